@@ -41,15 +41,15 @@ class Call:
     policy_version: int
     prompt: tuple[int, ...]
     response: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    """Log-probability of each response token under the policy that sampled it."""
+    logprobs: tuple[float, ...] | None
+    """Log-probability of each response token under the policy that sampled it; None when no policy did (a demonstration)."""
     text: str
     stop: str
     """Why sampling ended: "stop" (end token), "length" or "choice"."""
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if len(self.response) != len(self.logprobs):
+        if self.logprobs is not None and len(self.response) != len(self.logprobs):
             raise TokenError(f"a call has {len(self.response)} response tokens but {len(self.logprobs)} log-probs")
 
 
@@ -125,7 +125,7 @@ class Row:
             raise TokenError(f"row {self.id}: needs at least one token, and the first one cannot be scored")
         if self.temperature <= 0:
             raise TokenError(
-                f"row {self.id}: temperature must be positive, got {self.temperature}; greedy samples are not trained"
+                f"row {self.id}: temperature must be positive, got {self.temperature}: greedy samples are not trained"
             )
 
     @property
