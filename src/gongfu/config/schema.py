@@ -1,0 +1,257 @@
+"""Every setting of a recipe, typed and strict: an unknown key is an error. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(gt=0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class RunConfig(Section):
+    name: str = "run"
+    """Name of the run; its folder is `folder`/`name`."""
+    folder: str = "runs"
+    seed: int = 0
+    steps: Positive = 40
+    """Training steps (each: rollouts, credit, update)."""
+    start_from: str = ""
+    """A run folder or checkpoint whose adapters training starts from (a cold start). Empty: fresh adapters."""
+    checkpoint_every: Positive = 10
+    keep_last: Positive = 2
+    """Checkpoints kept besides the best one."""
+    trajectories_every: Positive = 1
+    """Write the trajectories of every n-th step to the run folder."""
+    tensorboard: bool = False
+    threads: int = Field(0, ge=0)
+    """CPU threads of torch; 0 = all cores."""
+
+
+class LocalEngineConfig(Section):
+    name: Literal["local"] = "local"
+    model: str = "nano"
+    """"nano", "smollm2", a folder, or a hub id."""
+    device: str = "cpu"
+    """cpu, cuda, cuda:0, mps."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the frozen base; adapters are always float32. auto = as the checkpoint is stored."""
+    micro_batch_tokens: Positive = 1024
+    score_batch_tokens: Positive = 4096
+    cache_tokens: Positive = 65536
+    """Attention cache of the sampler, in tokens over all rows."""
+    fast: bool = True
+    """Use the fused Llama-family forward for sampling where the model allows it."""
+
+
+class LoraConfig(Section):
+    rank: Positive = 16
+    alpha: float = Field(32.0, gt=0)
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class HouseholdConfig(Section):
+    """ALFWorld: official games, or generated homes with habits."""
+
+    name: Literal["household"] = "household"
+    source: str = "generated"
+    """"generated", a folder of official games, or a .jsonl.xz file / a folder of them."""
+    engine: Literal["fast", "official"] = "fast"
+    kinds: tuple[str, ...] = ()
+    """Task types to keep; empty = all six."""
+    max_steps: Positive = 50
+    habit_strength: Share = 0.8
+    """Chance that an object lies where its home family usually keeps it."""
+    families: Positive = 8
+    receptacles: tuple[Positive, Positive] = (8, 14)
+    """Fewest and most receptacles of a generated home."""
+    train: Positive = 2000
+    """Generated tasks of the split."""
+    seen: Positive = 300
+    unseen: Positive = 300
+    facts: bool = False
+    seed: int = 0
+
+
+class CustomSuiteConfig(Section):
+    """A suite of your own: any object with the methods of `gongfu.envs.protocol.Suite`."""
+
+    name: Literal["custom"] = "custom"
+    object: str
+    """"package.module:factory", called with `args`."""
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class WorkersConfig(Section):
+    """Worker processes for suites that block or crash."""
+
+    count: int = Field(0, ge=0)
+    """0 = play in this process."""
+    reset_timeout: float = Field(60.0, gt=0)
+    """Seconds."""
+    step_timeout: float = Field(30.0, gt=0)
+
+
+class RolloutConfig(Section):
+    context: Literal["append", "window"] = "append"
+    """append: one growing conversation, one training row an episode. window: the papers' prompt, one row a turn."""
+    window: int = Field(2, ge=0)
+    """Turns of history in a window prompt."""
+    format: Literal["plain", "tagged"] = "plain"
+    """plain: the response is the action. tagged: <think>..</think><action>..</action>."""
+    instructions: bool = True
+    """Put the suite's instructions into a system message."""
+    list_actions: bool = False
+    """Show the admissible actions with every observation."""
+    mode: Literal["generate", "choose"] = "generate"
+    """choose: sample among the admissible actions by their log-probs."""
+    temperature: float = Field(1.0, ge=0)
+    max_response: Positive = 32
+    """Longest response, tokens."""
+    max_context: Positive = 2048
+    """An episode whose prompt reaches this length stops."""
+    concurrency: Positive = 128
+    """Episodes in flight."""
+    workers: WorkersConfig = WorkersConfig()
+
+
+class OptimConfig(Section):
+    lr: float = Field(1e-4, gt=0)
+    warmup_steps: int = Field(0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    clip: float = Field(1.0, ge=0)
+    """Bound of the gradient norm; 0 = none."""
+
+
+class KLConfig(Section):
+    coefficient: float = Field(0.0, ge=0)
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    place: Literal["loss", "reward"] = "loss"
+
+
+class GRPOConfig(Section):
+    """Group-relative policy optimisation and its relatives, one named estimator each."""
+
+    name: Literal["grpo"] = "grpo"
+    tasks: Positive = 8
+    """Tasks a step."""
+    group_size: Positive = 8
+    """Rollouts of each task."""
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline"] = "grpo"
+    std: Literal["unbiased", "population", "none"] = "unbiased"
+    """Deviation that GRPO divides by."""
+    statistics: Literal["trajectory", "step"] = "trajectory"
+    """Unit over which group mean and deviation are taken: each episode once, or once per step it took."""
+    gamma: float = Field(1.0, gt=0, le=1)
+    """Discount of step returns; 1 = every step is paid the episode's score."""
+    invalid_penalty: float = Field(0.0, ge=0)
+    """Taken off the return of every step whose action was invalid."""
+    epochs: Positive = 1
+    minibatches: Positive = 1
+    """Optimiser steps per epoch."""
+    clip_low: float = Field(0.2, gt=0, lt=1)
+    clip_high: float = Field(0.2, gt=0)
+    dual_clip: float = Field(0.0, ge=0)
+    """Bound c > 1 on the ratio for negative advantages; 0 = off."""
+    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = "token-mean"
+    norm_length: Positive = 1024
+    """Constant of seq-mean-token-sum-norm (Dr.GRPO), tokens."""
+    kl: KLConfig = KLConfig()
+    max_gap: float = Field(0.5, gt=0)
+    """Largest mean |log-prob of the trainer - of the sampler| on fresh samples; beyond it the run stops."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> GRPOConfig:
+        if self.group_size == 1 and self.advantage in ("grpo", "dr_grpo", "rloo", "reinforce++_baseline"):
+            raise ValueError(f"group_size 1 gives every advantage 0 under {self.advantage}; use at least 2, or reinforce++")
+        if self.dual_clip and self.dual_clip <= 1:
+            raise ValueError(f"dual_clip must be above 1 or 0 (off), got {self.dual_clip}")
+        if self.kl.place == "reward" and self.advantage != "reinforce++":
+            raise ValueError('kl.place = "reward" is defined for reinforce++ only; use "loss"')
+        if self.advantage == "reinforce++" and self.kl.place == "loss" and self.kl.coefficient:
+            raise ValueError('reinforce++ takes its KL in the reward; set kl.place = "reward"')
+        if (self.gamma != 1 or self.invalid_penalty) and self.advantage == "reinforce++":
+            raise ValueError("gamma and invalid_penalty are not used by reinforce++; leave them at 1 and 0")
+        return self
+
+
+class EvalConfig(Section):
+    split: str = "seen"
+    """Split of the evaluations during training."""
+    every: int = Field(10, ge=0)
+    """Evaluate every n steps, and before the first and after the last; 0 = only these two."""
+    tasks: Positive = 100
+    """The first n tasks of the split, always the same."""
+    temperature: float = Field(0.0, ge=0)
+
+
+class SFTConfig(Section):
+    """Cold start: imitate demonstrations."""
+
+    split: str = "train"
+    demonstrations: Positive = 400
+    """Successful expert episodes."""
+    transcripts: str = ""
+    """A file of recorded trajectories to imitate in place of the scripted expert's."""
+    noise: Share = 0.0
+    """Chance that the expert takes a random action at a step (it recovers)."""
+    epochs: Positive = 1
+    batch: Positive = 16
+    """Episodes per optimiser step."""
+    lr: float = Field(5e-4, gt=0)
+
+
+class PretrainConfig(Section):
+    """The nano model: a small Llama trained from scratch on the suite's own transcripts."""
+
+    hidden: Positive = 128
+    layers: Positive = 4
+    heads: Positive = 4
+    mlp: Positive = 384
+    positions: Positive = 2048
+    steps: Positive = 2400
+    batch_tokens: Positive = 6400
+    lr: float = Field(2e-3, gt=0)
+    observation_weight: Share = 0.1
+    """Weight of observation tokens in the loss, against 1 for action tokens."""
+    noise: Share = 0.1
+    random_share: Share = 0.05
+    """Share of transcripts played at random (their actions are not imitated)."""
+    out: str = "nano"
+    """Folder that receives the weights."""
+
+
+SuiteConfig = Annotated[HouseholdConfig | CustomSuiteConfig, Field(discriminator="name")]
+
+
+class Recipe(Section):
+    """A whole experiment."""
+
+    run: RunConfig = RunConfig()
+    engine: LocalEngineConfig = LocalEngineConfig()
+    lora: LoraConfig = LoraConfig()
+    suite: SuiteConfig = HouseholdConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    method: GRPOConfig = GRPOConfig()
+    optim: OptimConfig = OptimConfig()
+    eval: EvalConfig = EvalConfig()
+    sft: SFTConfig = SFTConfig()
+    pretrain: PretrainConfig = PretrainConfig()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Recipe:
+        if self.rollout.max_response >= self.rollout.max_context:
+            raise ValueError(
+                f"rollout.max_response ({self.rollout.max_response}) must be smaller than rollout.max_context "
+                f"({self.rollout.max_context})"
+            )
+        if self.rollout.temperature == 0:
+            raise ValueError("rollout.temperature 0 samples greedily: rollouts of a group would be equal and cannot be trained")
+        return self
