@@ -1,0 +1,165 @@
+"""The `gongfu` command. Heavy packages are imported by the commands that need them, so `gongfu --help` is quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gongfu import __version__
+from gongfu.cli.show import console, fail
+from gongfu.core.errors import GongfuError
+
+app = typer.Typer(
+    help="Train a language-model agent together with the bank of skills it writes for itself.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+models = typer.Typer(help="Model sources.", no_args_is_help=True)
+app.add_typer(models, name="models")
+
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command(context_settings=SETTINGS)
+def check(context: typer.Context) -> None:
+    """Validate a recipe without loading a model, and print it resolved: gongfu check @recipe.toml [--a.b value ...]"""
+    from gongfu.cli.recipe import load_recipe
+    from gongfu.config.load import to_toml
+    from gongfu.run.preflight import preflight
+
+    loaded = load_recipe(context.args)
+    found = preflight(loaded.config)
+    print(to_toml(loaded.config), end="")
+    for line in found:
+        console.print(line)
+    console.print("[green]ok[/green]: this recipe can run")
+
+
+@app.command(context_settings=SETTINGS)
+def train(
+    context: typer.Context,
+    resume: Annotated[Path | None, typer.Option(help="Continue this run folder from its newest good checkpoint.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Check and print the resolved recipe, then stop.")] = False,
+) -> None:
+    """Train by a recipe: gongfu train @recipe.toml [--a.b value ...]. Ctrl-C checkpoints and stops; twice stops at once."""
+    if dry_run:
+        check(context)
+        return
+    from gongfu.run.train import resume_run, train_run
+
+    if resume is not None:
+        if context.args:
+            fail(f"--resume continues a run with its own recipe; these settings would be ignored: {' '.join(context.args)}")
+        report = resume_run(resume)
+    else:
+        from gongfu.cli.recipe import load_recipe
+
+        report = train_run(load_recipe(context.args).config)
+    print(report)
+
+
+@app.command(context_settings=SETTINGS)
+def sft(context: typer.Context) -> None:
+    """Cold start: imitate the suite's scripted expert (or recorded transcripts). Train from it with --run.start-from FOLDER."""
+    from gongfu.cli.recipe import load_recipe
+    from gongfu.run.sft import sft_run
+
+    print(sft_run(load_recipe(context.args).config))
+
+
+@app.command(context_settings=SETTINGS)
+def pretrain(context: typer.Context) -> None:
+    """Train the nano model from scratch on the suite's own transcripts."""
+    from gongfu.cli.recipe import load_recipe
+    from gongfu.run.nano import pretrain_run
+
+    recipe = load_recipe(context.args).config
+
+    def report(step: int, metrics: dict[str, float]) -> None:
+        numbers = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        console.print(f"step {step}/{recipe.pretrain.steps}  {numbers}", highlight=False)
+
+    print(pretrain_run(recipe, report=report))
+
+
+@app.command("eval")
+def evaluate(
+    runs: Annotated[
+        list[str], typer.Argument(help="Run folders or checkpoints (runs/a, runs/a@120, runs/a@best, runs/a@start).")
+    ],
+    split: Annotated[str, typer.Option(help="Split of the suite; default: the recipe's eval.split.")] = "",
+    tasks: Annotated[int, typer.Option("-n", "--tasks", help="First n tasks of the split; default: the recipe's.")] = 0,
+    rollouts: Annotated[int, typer.Option(help="Episodes of each task.")] = 1,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy; default: the recipe's.")] = -1.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Success on a fixed list of tasks, with intervals; several checkpoints are compared task by task (paired)."""
+    from gongfu.run.evaluate import evaluate_runs, show_evaluation
+
+    result = evaluate_runs(
+        runs,
+        split=split or None,
+        tasks=tasks or None,
+        rollouts=rollouts,
+        temperature=None if temperature < 0 else temperature,
+    )
+    show_evaluation(result, as_json=as_json)
+
+
+@app.command()
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List runs: step, success, when."""
+    from gongfu.cli.show import show_runs
+
+    show_runs(folder, as_json=as_json)
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine can run: Python, packages, devices, models, disk."""
+    from gongfu.cli.doctor import examine
+
+    raise typer.Exit(examine())
+
+
+@models.command("fetch")
+def models_fetch(name: Annotated[str, typer.Argument(help='"smollm2".')]) -> None:
+    """Download, check and convert a model into the cache."""
+    from gongfu.engine.models import fetch_smollm2
+
+    if name != "smollm2":
+        fail(f'there is nothing to fetch for {name!r}; "smollm2" can be fetched, "nano" ships with the package')
+    print(fetch_smollm2(progress=lambda text: console.print(text)))
+
+
+@models.command("list")
+def models_list() -> None:
+    """Known models and where they lie."""
+    from gongfu.cli.show import show_models
+
+    show_models()
+
+
+def main() -> None:
+    """Entry point: errors that gongfu raises on purpose are one clear message, not a traceback."""
+    try:
+        app()
+    except GongfuError as e:
+        fail(str(e), code=3 if isinstance(e, ImportError) else 2 if isinstance(e, ValueError) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,140 @@
+"""The only room that knows all parts: a recipe becomes suite, engine, collector and method."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gongfu.config.schema import CustomSuiteConfig, Recipe, SuiteConfig
+from gongfu.core.errors import ConfigError, EnvError
+from gongfu.core.seeds import seed_for
+from gongfu.engine.protocol import Engine, LoraSpec, OptimParams, Tokenizer
+from gongfu.envs.protocol import Suite
+from gongfu.envs.runner import EnvRunner, InlineRunner
+from gongfu.rollout.actor import ModelActor
+from gongfu.rollout.collector import Collector
+from gongfu.rollout.context import TextRules
+from gongfu.rollout.tasks import TaskSampler
+
+if TYPE_CHECKING:
+    from gongfu.methods.base import Method
+
+ACTOR = "actor"
+"""Name of the adapter that acts."""
+
+
+def build_suite(config: SuiteConfig) -> Suite:
+    """The suite of a recipe. Raises ConfigError or TaskError before anything expensive starts."""
+    if isinstance(config, CustomSuiteConfig):
+        return _custom_suite(config)
+    from gongfu.envs.household.suite import HouseholdSuite
+
+    settings = config.model_dump(exclude={"name"})
+    return HouseholdSuite(**{**settings, "kinds": config.kinds or None})
+
+
+def _custom_suite(config: CustomSuiteConfig) -> Suite:
+    module_name, _, attribute = config.object.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as e:
+        raise ConfigError(
+            f'suite.object = "{config.object}": {e}; write it as "package.module:factory" and make the module importable'
+        ) from e
+    suite = factory(**config.args)
+    missing = [name for name in ("name", "splits", "max_steps", "tasks", "make", "instructions") if not hasattr(suite, name)]
+    if missing:
+        raise EnvError(f"the suite made by {config.object} lacks {', '.join(missing)} (see gongfu.envs.protocol.Suite)")
+    return suite
+
+
+def build_runner(recipe: Recipe, suite: Suite) -> EnvRunner:
+    workers = recipe.rollout.workers
+    if not workers.count:
+        return InlineRunner(suite)
+    from gongfu.envs.workers import WorkerRunner
+
+    return WorkerRunner(suite, workers=workers.count, reset_timeout=workers.reset_timeout, step_timeout=workers.step_timeout)
+
+
+def build_rules(recipe: Recipe) -> TextRules:
+    r = recipe.rollout
+    return TextRules(r.context, r.window, r.format, r.instructions, r.list_actions)
+
+
+def build_collector(recipe: Recipe, suite: Suite, tokenizer: Tokenizer, runner: EnvRunner) -> Collector:
+    return Collector(
+        runner=runner,
+        tokenizer=tokenizer,
+        rules=build_rules(recipe),
+        instructions=suite.instructions(),
+        max_steps=suite.max_steps,
+        max_tokens=recipe.rollout.max_context,
+    )
+
+
+def build_engine(recipe: Recipe, store: Path) -> Engine:
+    """The engine of a recipe with the actor's adapter; `store` receives what the engine saves."""
+    from gongfu.engine.runtime import prepare_cpu
+
+    prepare_cpu()
+    from gongfu.engine.local.engine import LocalEngine
+    from gongfu.engine.models import resolve_model
+
+    e = recipe.engine
+    engine = LocalEngine(
+        resolve_model(e.model),
+        store=store,
+        dtype=e.dtype,
+        device=e.device,
+        micro_batch_tokens=e.micro_batch_tokens,
+        score_batch_tokens=e.score_batch_tokens,
+        cache_tokens=e.cache_tokens,
+        fast=e.fast,
+        threads=recipe.run.threads or None,
+    )
+    engine.create_adapter(ACTOR, lora_spec(recipe))
+    return engine
+
+
+def lora_spec(recipe: Recipe) -> LoraSpec:
+    lora = recipe.lora
+    return LoraSpec(lora.rank, lora.alpha, tuple(lora.targets), seed=seed_for(recipe.run.seed, purpose=f"adapter {ACTOR}"))
+
+
+def build_actor(recipe: Recipe, engine: Engine, *, purpose: str, temperature: float, adapter: str | None = ACTOR) -> ModelActor:
+    r = recipe.rollout
+    return ModelActor(
+        engine,
+        adapter,
+        recipe.run.seed,
+        purpose=purpose,
+        mode=r.mode,
+        format=r.format,
+        temperature=temperature,
+        max_tokens=r.max_response,
+        sessions=r.context == "append",
+    )
+
+
+def build_method(recipe: Recipe, engine: Engine, collector: Collector, suite: Suite) -> Method:
+    from gongfu.methods.grpo import GRPO
+
+    return GRPO(
+        engine=engine,
+        collector=collector,
+        actor=build_actor(recipe, engine, purpose="train", temperature=recipe.rollout.temperature),
+        tasks=TaskSampler(suite.tasks("train"), recipe.run.seed),
+        settings=recipe.method,
+        optim=optim_params(recipe, recipe.optim.lr),
+        warmup_steps=recipe.optim.warmup_steps,
+        seed=recipe.run.seed,
+        adapter=ACTOR,
+        concurrency=recipe.rollout.concurrency,
+    )
+
+
+def optim_params(recipe: Recipe, lr: float) -> OptimParams:
+    o = recipe.optim
+    return OptimParams(lr, o.betas, o.eps, o.weight_decay, o.clip)

@@ -1,0 +1,180 @@
+"""`gongfu pretrain`: the nano model, a small Llama trained from scratch on a suite's own transcripts.
+
+So that learning curves of several seeds can be had on a laptop CPU: about a million parameters, one token a word.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gongfu.config.schema import PretrainConfig, Recipe
+from gongfu.core.records import Trajectory
+from gongfu.core.seeds import seed_for
+from gongfu.engine.words import vocabulary, write_tokenizer
+from gongfu.envs.protocol import Suite
+from gongfu.run.demonstrations import texts, transcripts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VOCABULARY_EPISODES = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedRow:
+    """Token ids and the weight of each in the loss (the first token has none)."""
+
+    tokens: tuple[int, ...]
+    weights: tuple[float, ...]
+
+
+def weighted_row(trajectory: Trajectory, observation_weight: float) -> WeightedRow:
+    """The whole conversation; expert actions weigh 1, random actions 0, everything else `observation_weight`."""
+    last = trajectory.turns[-1].call
+    assert last is not None
+    tokens = last.prompt + last.response
+    weights = [observation_weight] * len(tokens)
+    weights[0] = 0.0
+    for turn in trajectory.turns:
+        call = turn.call
+        assert call is not None
+        start, end = len(call.prompt), len(call.prompt) + len(call.response)
+        weights[start:end] = [float(call.role == "expert")] * (end - start)
+    return WeightedRow(tokens, tuple(weights))
+
+
+def batches(rows: Iterator[WeightedRow], tokens: int, *, pool: int = 8) -> Iterator[list[WeightedRow]]:
+    """Batches of at most `tokens` padded tokens: `pool` batches' worth of rows is sorted by length, cut, and shuffled."""
+    import random
+
+    number = 0
+    while True:
+        window: list[WeightedRow] = []
+        while sum(len(r.tokens) for r in window) < pool * tokens:
+            window.append(next(rows))
+        window.sort(key=lambda r: len(r.tokens))
+        cut: list[list[WeightedRow]] = [[]]
+        for row in window:
+            if (len(cut[-1]) + 1) * len(row.tokens) > tokens and cut[-1]:
+                cut.append([])
+            cut[-1].append(row)
+        random.Random(number).shuffle(cut)
+        yield from cut
+        number += 1
+
+
+def pretrain(
+    recipe: Recipe,
+    suite: Suite,
+    make_collector: Callable[[Any], Any],
+    out: Path,
+    *,
+    report: Callable[[int, dict[str, float]], None] = lambda step, metrics: None,
+    snapshots: Sequence[int] = (),
+) -> Path:
+    """Train a nano model and write it to `out` (a model folder with the recipe that made it).
+
+    `make_collector(tokenizer)` gives the collector whose text rules the model learns. `snapshots` are steps whose weights
+    are kept too, in `out`-step-N.
+    """
+    import torch
+
+    from gongfu.engine.tokenizer import HFTokenizer
+
+    settings, seed = recipe.pretrain, recipe.run.seed
+    size = write_tokenizer(out, vocabulary(texts(suite, episodes=VOCABULARY_EPISODES, seed=seed)))
+    tokenizer = HFTokenizer(out)
+    torch.manual_seed(seed_for(seed, purpose="pretrain"))
+    model = _new_model(settings, size, tokenizer.stop_ids[0])
+    optimiser = torch.optim.AdamW(model.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.05)
+    stream = transcripts(
+        make_collector(tokenizer), suite, tokenizer, seed=seed, noise=settings.noise, random_share=settings.random_share
+    )
+    rows = (weighted_row(t, settings.observation_weight) for t in stream)
+    started, seen = time.perf_counter(), 0
+    for step, batch in zip(range(1, settings.steps + 1), batches(rows, settings.batch_tokens), strict=False):
+        for group in optimiser.param_groups:
+            group["lr"] = settings.lr * _schedule(step, settings.steps)
+        loss, accuracy = _loss(model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        seen += sum(len(r.tokens) for r in batch)
+        if step % 20 == 0 or step == settings.steps:
+            speed = seen / (time.perf_counter() - started)
+            report(
+                step, {"loss": float(loss.detach()), "accuracy": accuracy, "tokens": float(seen), "perf/tokens_per_s": speed}
+            )
+        if step in snapshots:
+            _save(model, tokenizer_from=out, out=out.with_name(f"{out.name}-step-{step}"), recipe=recipe)
+    _save(model, tokenizer_from=out, out=out, recipe=recipe)
+    return out
+
+
+def _new_model(settings: PretrainConfig, vocabulary_size: int, end: int) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=vocabulary_size,
+        hidden_size=settings.hidden,
+        intermediate_size=settings.mlp,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.heads,
+        num_key_value_heads=settings.heads,
+        max_position_embeddings=settings.positions,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=end,
+        pad_token_id=0,
+    )
+    return LlamaForCausalLM(config)
+
+
+def _schedule(step: int, steps: int, warmup: int = 50) -> float:
+    """Linear warm-up, then a cosine down to a tenth."""
+    if step < warmup:
+        return step / warmup
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+def _loss(model: Any, batch: Sequence[WeightedRow]) -> tuple[Tensor, float]:
+    """Weighted mean cross entropy, and the greedy accuracy on action tokens. Right padding needs no attention mask."""
+    import torch
+    import torch.nn.functional as F
+
+    width = max(len(r.tokens) for r in batch)
+    ids = torch.zeros(len(batch), width, dtype=torch.long)
+    weights = torch.zeros(len(batch), width)
+    for i, row in enumerate(batch):
+        ids[i, : len(row.tokens)] = torch.tensor(row.tokens)
+        weights[i, : len(row.weights)] = torch.tensor(row.weights)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+        kept = weights[:, 1:] > 0
+        logits = model.lm_head(hidden[kept])
+    logits, targets, weights = logits.float(), ids[:, 1:][kept], weights[:, 1:][kept]
+    loss = (F.cross_entropy(logits, targets, reduction="none") * weights).sum() / weights.sum()
+    actions = weights == 1
+    right = (logits.argmax(-1) == targets)[actions].float().mean()
+    return loss, float(right)
+
+
+def _save(model: Any, *, tokenizer_from: Path, out: Path, recipe: Recipe) -> None:
+    import shutil
+
+    from gongfu.config.load import to_toml
+
+    out.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(out)
+    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        if out != tokenizer_from:
+            shutil.copyfile(tokenizer_from / name, out / name)
+    (out / "generation_config.json").write_text(json.dumps({"eos_token_id": 1, "pad_token_id": 0}))
+    (out / "recipe.toml").write_text(to_toml(recipe))
