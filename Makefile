@@ -1,0 +1,57 @@
+# Two commands for a fresh machine: `make demo` and `make test`. Everything lands in .venv.
+PYTHON ?= python3
+VENV   ?= .venv
+MODEL  ?= nano
+RUN    ?= demo-$(MODEL)
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints-cpu.txt
+
+export OMP_WAIT_POLICY = PASSIVE
+export HF_HUB_OFFLINE = 1
+export TOKENIZERS_PARALLELISM = false
+
+.PHONY: demo test check learn bench clean
+
+# Installs, trains GRPO on generated household tasks, and ends with the path of a report. MODEL=smollm2 for a pretrained model.
+demo: $(VENV)/.train
+	$(BIN)/python -m gongfu.cli demo --model $(MODEL) --name $(RUN)
+
+# Static checks, then every test but the slow and the learning ones.
+test: $(VENV)/.dev check
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not learning"
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+# Real training of the real small models over several seeds: an hour or more on two cores.
+learn: $(VENV)/.dev
+	$(BIN)/python learning/grpo_household_nano.py
+	$(BIN)/python learning/grpo_household_smollm2.py
+
+# Ratios against peers and against ourselves; each prints one JSON line last and writes benchmarks/results/.
+bench: $(VENV)/.bench
+	$(BIN)/python benchmarks/household_parity.py
+	$(BIN)/python benchmarks/household_speed.py
+	$(BIN)/python benchmarks/token_accounting.py
+	$(BIN)/python benchmarks/grpo_step_vs_trl.py
+	$(BIN)/python benchmarks/resume_kill.py
+
+$(VENV)/.train: pyproject.toml constraints-cpu.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -q torch
+	$(PIP) -q -e ".[all]"
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.train
+	$(PIP) -q -e ".[dev,alfworld]"
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.dev
+	$(PIP) -q -e ".[bench]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs

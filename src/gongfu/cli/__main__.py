@@ -1,0 +1,3 @@
+from gongfu.cli.main import main
+
+main()
