@@ -1,0 +1,183 @@
+"""Where metrics go: always into the run folder, and from there to sinks, none of which can stop the training."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from gongfu.core.errors import MissingExtra
+from gongfu.run.folder import RunFolder
+
+logger = logging.getLogger("gongfu.run")
+
+_SHOWN = (
+    ("rollout/success", "success", ".2f"),
+    ("rollout/score", "score", ".2f"),
+    ("rollout/admissible", "valid", ".2f"),
+    ("actor/kl", "kl", ".4f"),
+    ("actor/grad_norm", "grad", ".2f"),
+)
+
+
+class Sink(Protocol):
+    """Somewhere to show metrics. Any exception from it switches it off."""
+
+    name: str
+
+    def log(self, step: int, phase: str, metrics: Mapping[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Tracker:
+    """Writes each record to the run's metrics.jsonl and hands it to the sinks.
+
+    The file is the run's truth: if it cannot be written (RunFolderError), training has to stop. A sink that fails is
+    reported once and switched off.
+    """
+
+    def __init__(self, folder: RunFolder, sinks: Sequence[Sink] = ()) -> None:
+        self._folder = folder
+        self._sinks = list(sinks)
+
+    @property
+    def sinks(self) -> tuple[str, ...]:
+        """Names of the sinks that still work."""
+        return tuple(sink.name for sink in self._sinks)
+
+    def log(self, step: int, metrics: Mapping[str, Any], *, phase: str = "train") -> None:
+        """One record. Values are numbers; an evaluation ("eval") also has text (split, checkpoint) and shares by kind."""
+        if taken := {"step", "phase"} & metrics.keys():
+            raise ValueError(f"{sorted(taken)[0]!r} is set by the tracker and cannot be a metric")
+        self._folder.append_metrics({"step": step, "phase": phase, **metrics})
+        for sink in list(self._sinks):
+            try:
+                sink.log(step, phase, metrics)
+            except Exception as e:
+                logger.warning("tracking: %s failed at step %d (%r) and is switched off; training goes on", sink.name, step, e)
+                self._sinks.remove(sink)
+                self._close(sink, report=False)
+
+    def close(self) -> None:
+        """Close the sinks (the folder stays open)."""
+        while self._sinks:
+            self._close(self._sinks.pop(), report=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _close(self, sink: Sink, *, report: bool) -> None:
+        try:
+            sink.close()
+        except Exception as e:
+            if report:
+                logger.warning("tracking: %s could not be closed (%r); metrics.jsonl is complete", sink.name, e)
+
+
+class ConsoleSink:
+    """A live progress line on stderr; one plain line a step where stderr is no terminal."""
+
+    name = "console"
+
+    def __init__(self, total_steps: int, *, done: int = 0, console: Console | None = None) -> None:
+        """`done`: steps that a resumed run has behind it."""
+        self._console = console or Console(stderr=True)
+        self._total = total_steps
+        self._progress = Progress(
+            TextColumn("[bold]step"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=self._console,
+        )
+        self._task = self._progress.add_task("train", total=total_steps, completed=done, numbers="")
+        if self._console.is_terminal:
+            self._progress.start()
+
+    def log(self, step: int, phase: str, metrics: Mapping[str, Any]) -> None:
+        if phase != "train":
+            self._print(f"step {step}  {_evaluation(metrics)}")
+            return
+        numbers = "  ".join(f"{label} {metrics[key]:{form}}" for key, label, form in _SHOWN if key in metrics)
+        self._progress.update(self._task, completed=step, numbers=numbers)
+        if not self._console.is_terminal:
+            self._print(f"step {step}/{self._total}  {numbers}")
+
+    def close(self) -> None:
+        if self._console.is_terminal:
+            self._progress.stop()
+
+    def _print(self, line: str) -> None:
+        # Text, not markup: intervals are written in brackets
+        self._console.print(Text(line), soft_wrap=True)
+
+
+class TensorboardSink:
+    """Event files for TensorBoard: every number under `<phase>/<name>`.
+
+    Raises MissingExtra when tensorboardX is not installed.
+    """
+
+    name = "tensorboard"
+
+    def __init__(self, folder: str | Path) -> None:
+        try:
+            from tensorboardX.proto import event_pb2, summary_pb2
+            from tensorboardX.record_writer import RecordWriter
+        except ImportError:
+            raise MissingExtra("tracking with TensorBoard", "tensorboard") from None
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        # tensorboardX's SummaryWriter writes from a thread; when that dies (full disk) its queue fills up and the caller
+        # waits for ever. Records written from here fail here, where the tracker can switch the sink off.
+        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        self._writer = RecordWriter(str(Path(folder) / name))
+        self._event: Any = event_pb2.Event  # type: ignore[attr-defined]
+        self._summary: Any = summary_pb2.Summary  # type: ignore[attr-defined]
+        self._write(file_version="brain.Event:2")
+
+    def log(self, step: int, phase: str, metrics: Mapping[str, Any]) -> None:
+        split = metrics.get("split")
+        prefix = phase if split is None else f"{phase}/{split}"
+        for name, value in _numbers(metrics, prefix):
+            self._write(step=step, summary=self._summary(value=[self._summary.Value(tag=name, simple_value=value)]))
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _write(self, **fields: Any) -> None:
+        self._writer.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+
+
+def _evaluation(metrics: Mapping[str, Any]) -> str:
+    parts = [f"eval {metrics.get('split', '')}"]
+    if "success" in metrics:
+        parts.append(f"success {metrics['success']:.3f}")
+    if "low" in metrics and "high" in metrics:
+        parts.append(f"[{metrics['low']:.3f}, {metrics['high']:.3f}]")
+    if "n" in metrics:
+        parts.append(f"n={metrics['n']}")
+    return " ".join(parts)
+
+
+def _numbers(metrics: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}/{name}")
+        elif isinstance(value, int | float) and not math.isnan(value):
+            yield f"{prefix}/{name}", float(value)
