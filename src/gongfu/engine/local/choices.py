@@ -1,0 +1,165 @@
+"""Sampling among listed responses: all are scored from the shared prompt in one packed pass over their prefix tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gongfu.engine.local.cache import common_prefix
+from gongfu.engine.local.draw import pick
+from gongfu.engine.local.step import Step
+
+if TYPE_CHECKING:
+    from gongfu.engine.local.sampler import Path, Sampler
+
+_CHUNK_LOGITS = 1 << 24
+
+
+class Tree:
+    """The proper prefixes of some responses as a tree: a last token is predicted but need not be computed.
+
+    `nodes` are the tokens, `parents` their predecessors (-1 = the prompt), `depths` their distance from the prompt.
+    `paths[c]` are the nodes before each token of response c, the prompt (-1) first.
+    """
+
+    def __init__(self, responses: Sequence[Sequence[int]]) -> None:
+        self.nodes: list[int] = []
+        self.parents: list[int] = []
+        self.depths: list[int] = []
+        self.paths: list[list[int]] = []
+        known: dict[tuple[int, int], int] = {}
+        for response in responses:
+            path = [-1]
+            for token in response[:-1]:
+                key = (path[-1], token)
+                if key not in known:
+                    known[key] = len(self.nodes)
+                    self.nodes.append(token)
+                    self.parents.append(path[-1])
+                    self.depths.append(len(path) - 1)
+                path.append(known[key])
+            self.paths.append(path)
+
+    def ancestry(self) -> Tensor:
+        """Bool [nodes, nodes]: whether the second is the first or before it on its path."""
+        n = len(self.nodes)
+        reach = torch.eye(n, dtype=torch.bool).numpy()
+        for i, parent in enumerate(self.parents):
+            if parent >= 0:
+                reach[i] |= reach[parent]
+        return torch.from_numpy(reach)
+
+
+def choose(sampler: Sampler, paths: Sequence[Path], adapter: str | None) -> None:
+    """Score the choices of every path, draw one, and leave its tokens in the slot of the path."""
+    groups: dict[tuple[tuple[int, ...], tuple[tuple[int, ...], ...]], list[Path]] = {}
+    for path in paths:
+        assert path.request.choices is not None
+        groups.setdefault((path.request.prompt, path.request.choices), []).append(path)
+    batch: list[list[Path]] = []
+    size = 0
+    ordered = sorted(groups.values(), key=lambda members: _width(members))
+    for members in ordered:
+        size = _width(members)
+        if batch and size * (len(batch) + 1) > sampler.prefill_tokens:
+            _choose(sampler, batch, adapter)
+            batch = []
+        batch.append(members)
+    if batch:
+        _choose(sampler, batch, adapter)
+
+
+def _known(path: Path) -> int:
+    assert path.slot is not None
+    return min(common_prefix(path.slot.tokens, path.request.prompt), len(path.request.prompt) - 1)
+
+
+def _width(members: Sequence[Path]) -> int:
+    """New tokens of the leader's row: the rest of the prompt and the tree."""
+    leader = max(members, key=_known)
+    assert leader.tree is not None
+    return len(leader.request.prompt) - _known(leader) + len(leader.tree.nodes)
+
+
+def _choose(sampler: Sampler, batch: Sequence[list[Path]], adapter: str | None) -> None:
+    for members in batch:
+        members.sort(key=lambda path: -_known(path))
+    batch = sorted(batch, key=lambda members: members[0].slot.index)  # type: ignore[union-attr]
+    leaders = [members[0] for members in batch]
+    known = [_known(leader) for leader in leaders]
+    step = _packed_step(sampler, leaders, known)
+    hidden_BTD = sampler.forward.hidden(step, sampler.cache, adapter)
+    sampler.count(step)
+    for b, members in enumerate(batch):
+        leader, prompt = leaders[b], leaders[b].request.prompt
+        tree, listed = leader.tree, leader.request.choices
+        assert leader.slot is not None and tree is not None and listed is not None
+        sampler.stats["prompt_tokens"] += len(prompt) * len(members)
+        sampler.stats["reused_tokens"] += known[b] + len(prompt) * (len(members) - 1)
+        new = len(prompt) - known[b]
+        logprobs = _token_logprobs(sampler, hidden_BTD[b, new - 1 : new + len(tree.nodes)], tree, listed)
+        totals = [sum(part) for part in logprobs]
+        normalised = tuple(torch.tensor(totals, dtype=torch.float64).log_softmax(0).tolist())
+        leader.slot.tokens = list(prompt)
+        for path in reversed(members):  # the leader last: it overwrites the tree that the others copy from
+            assert path.slot is not None
+            c = pick(totals, path.request.temperature, path.random.random())
+            path.tokens, path.logprobs, path.stop = list(listed[c]), logprobs[c], "choice"
+            path.choice, path.choice_logprobs = c, normalised
+            sampler.stats["sampled_tokens"] += len(listed[c])
+            if path is not leader:
+                sampler.cache.fork(leader.slot, path.slot, prompt)
+            places = [len(prompt) + node for node in tree.paths[c][1:]]
+            if places:
+                sampler.cache.gather(leader.slot, places, path.slot, listed[c][:-1])
+
+
+def _packed_step(sampler: Sampler, leaders: Sequence[Path], known: Sequence[int]) -> Step:
+    """Each row: what is left of the prompt, then the nodes of the tree, which see the prompt and their own ancestors."""
+    device = sampler.base.device
+    parts: list[tuple[list[int], list[int]]] = []
+    for leader, start in zip(leaders, known, strict=True):
+        assert leader.tree is not None and leader.slot is not None
+        prompt = leader.request.prompt
+        del leader.slot.tokens[start:]
+        ids = [*prompt[start:], *leader.tree.nodes]
+        positions = [*range(start, len(prompt)), *(len(prompt) + depth for depth in leader.tree.depths)]
+        parts.append((ids, positions))
+    T = max(len(ids) for ids, _ in parts)
+    width = max(start + len(ids) for start, (ids, _) in zip(known, parts, strict=True))
+    places = torch.arange(width)
+    visible = torch.zeros(len(leaders), T, width, dtype=torch.bool)
+    for b, (leader, start) in enumerate(zip(leaders, known, strict=True)):
+        assert leader.tree is not None
+        end, nodes = len(leader.request.prompt), len(leader.tree.nodes)
+        new = end - start
+        visible[b, :, :end] = places[:end] <= start + torch.arange(T)[:, None]
+        visible[b, new : new + nodes, end : end + nodes] = leader.tree.ancestry()
+    return Step(
+        torch.tensor([ids + [0] * (T - len(ids)) for ids, _ in parts], device=device),
+        [leader.slot.index for leader in leaders],  # type: ignore[union-attr]
+        known,
+        [len(ids) for ids, _ in parts],
+        torch.tensor([positions + [0] * (T - len(positions)) for _, positions in parts], device=device),
+        sampler.base.dtype,
+        visible.to(device),
+    )
+
+
+def _token_logprobs(sampler: Sampler, states_ND: Tensor, tree: Tree, listed: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Log-probs of every token of every choice; row 0 of the states is the prompt's last, row 1 + i that of node i."""
+    rows = [node + 1 for path in tree.paths for node in path]
+    tokens = [token for response in listed for token in response]
+    chunk = max(1, _CHUNK_LOGITS // sampler.base.vocab_size)
+    index = torch.tensor(rows, device=states_ND.device)
+    wanted = torch.tensor(tokens, device=states_ND.device)
+    values = torch.empty(len(rows), device=states_ND.device)
+    for low in range(0, len(states_ND), chunk):
+        inside = ((index >= low) & (index < low + chunk)).nonzero()[:, 0]
+        logprobs = sampler.forward.logits(states_ND[low : low + chunk]).log_softmax(-1)
+        values[inside] = logprobs[index[inside] - low, wanted[inside]]
+    flat = iter(values.tolist())
+    return [[next(flat) for _ in response] for response in listed]

@@ -1,0 +1,251 @@
+"""Generation: prompts are prefilled once and forked, sessions go on from their slots, finished rows leave at once."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gongfu.core.errors import EngineError
+from gongfu.engine.local import choices
+from gongfu.engine.local.base import BaseModel
+from gongfu.engine.local.cache import KVCache, Slot, common_prefix
+from gongfu.engine.local.draw import draw, generator
+from gongfu.engine.local.forward import Forward
+from gongfu.engine.local.step import Step, extend
+from gongfu.engine.protocol import Sample, SampleRequest
+
+
+@dataclass(eq=False)
+class Path:
+    """One sample in the making: sample number `number` of a request, in its slot."""
+
+    request: SampleRequest
+    number: int
+    random: random.Random
+    tree: choices.Tree | None = None
+    slot: Slot | None = None
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    stop: str = "length"
+    choice: int | None = None
+    choice_logprobs: tuple[float, ...] | None = None
+
+    @property
+    def owner(self) -> tuple[str | None, str] | None:
+        """Only the first of several samples goes on with the session."""
+        session = self.request.session
+        return None if session is None or self.number else (self.request.adapter, session)
+
+    @property
+    def room(self) -> int:
+        """Tokens that the slot must hold at most."""
+        new = len(self.tree.nodes) if self.tree is not None else self.request.max_tokens
+        return len(self.request.prompt) + new
+
+    def sample(self, version: int) -> Sample:
+        return Sample(
+            tuple(self.tokens),
+            tuple(self.logprobs),
+            self.stop,  # type: ignore[arg-type]
+            version,
+            self.choice,
+            self.choice_logprobs,
+        )
+
+
+class Sampler:
+    """Answers sample requests from one model, one cache and the published adapters."""
+
+    def __init__(
+        self,
+        base: BaseModel,
+        forward: Forward,
+        cache: KVCache,
+        stats: Counter[str],
+        *,
+        stop_ids: Sequence[int],
+        prefill_tokens: int,
+    ) -> None:
+        self.base = base
+        self.forward = forward
+        self.cache = cache
+        self.stats = stats
+        self.stop_ids = frozenset(stop_ids)
+        self.prefill_tokens = prefill_tokens
+
+    @torch.inference_mode()
+    def sample(self, requests: Sequence[SampleRequest], version: int) -> list[list[Sample] | EngineError]:
+        """One list of `n` samples a request, or the error of a request that cannot be answered."""
+        results: list[list[Sample] | EngineError] = [self._refusal(request) or [] for request in requests]
+        groups: dict[tuple[str | None, bool], list[tuple[int, Path]]] = {}
+        for i, (request, result) in enumerate(zip(requests, results, strict=True)):
+            if isinstance(result, EngineError):
+                continue
+            tree = None if request.choices is None else choices.Tree(request.choices)
+            for number in range(request.n):
+                path = Path(request, number, generator(request.seed, number), tree)
+                groups.setdefault((request.adapter, tree is not None), []).append((i, path))
+        for (adapter, choosing), members in groups.items():
+            for wave in self._waves([path for _, path in members]):
+                self._play(wave, adapter, choosing)
+            for i, path in members:
+                answer = results[i]
+                assert isinstance(answer, list)
+                answer.append(path.sample(version))
+        return results
+
+    def _refusal(self, request: SampleRequest) -> EngineError | None:
+        room = len(request.prompt) + request.max_tokens
+        if request.choices is not None:
+            if not request.choices or not all(request.choices):
+                return EngineError("a request to choose needs choices, each with at least one token")
+            room = len(request.prompt) + max(map(len, request.choices))
+        if not request.prompt:
+            return EngineError("the prompt is empty; give at least one token")
+        if request.max_tokens < 1 or request.n < 1 or request.temperature < 0:
+            return EngineError(
+                f"max_tokens and n must be at least 1 and temperature at least 0, got {request.max_tokens}, {request.n}, "
+                f"{request.temperature}"
+            )
+        if room > self.base.positions:
+            return EngineError(
+                f"the prompt has {len(request.prompt)} tokens and needs {room} with its response, but the model has "
+                f"{self.base.positions} positions; shorten the context"
+            )
+        for ids in (request.prompt, *(request.choices or ())):
+            if not 0 <= min(ids) <= max(ids) < self.base.vocab_size:
+                return EngineError(f"token ids outside the vocabulary of {self.base.vocab_size}")
+        return None
+
+    def _waves(self, paths: list[Path]) -> Iterator[list[Path]]:
+        """As many at once as the cache holds."""
+        wave: list[Path] = []
+        longest = 0
+        for path in paths:
+            longest = max(longest, path.room)
+            if wave and (len(wave) + 1) * longest > self.cache.limit:
+                yield wave
+                wave, longest = [], path.room
+            wave.append(path)
+        yield wave
+
+    def _play(self, paths: list[Path], adapter: str | None, choosing: bool) -> None:
+        self._seat(paths)
+        try:
+            paths = sorted(paths, key=lambda path: path.slot.index)  # type: ignore[union-attr]
+            if choosing:
+                choices.choose(self, paths, adapter)
+            else:
+                self._generate(paths, adapter)
+        finally:
+            for path in paths:
+                if path.slot is not None:
+                    self.cache.release(path.slot)
+
+    def _seat(self, paths: Sequence[Path]) -> None:
+        """A slot for every path: the one of its session, or a new one."""
+        for path in paths:
+            path.slot = self.cache.find(path.owner) if path.owner is not None else None
+        held: dict[int, Path] = {}
+        for path in paths:  # a session asked twice in one call is continued by the first
+            if path.slot is not None and held.setdefault(id(path.slot), path) is not path:
+                path.slot = None
+        new = [path for path in paths if path.slot is None]
+        owners = self._unique_owners(new, held.values())
+        slots = self.cache.reserve([p.slot for p in held.values() if p.slot], owners, max(p.room for p in paths))
+        for path, slot in zip(new, slots, strict=True):
+            path.slot = slot
+
+    @staticmethod
+    def _unique_owners(new: Sequence[Path], held: Sequence[Path] | object) -> list[tuple[str | None, str] | None]:
+        taken = {path.owner for path in held}  # type: ignore[attr-defined]
+        owners: list[tuple[str | None, str] | None] = []
+        for path in new:
+            owners.append(None if path.owner in taken else path.owner)
+            taken.add(path.owner)
+        return owners
+
+    def prefill(self, paths: Sequence[Path], adapter: str | None) -> Tensor:
+        """Bring every slot to hold its prompt; returns the hidden state that predicts the next token [paths, D]."""
+        leaders: dict[tuple[int, ...], list[Path]] = {}
+        for path in paths:
+            leaders.setdefault(path.request.prompt, []).append(path)
+        work: list[tuple[Slot, tuple[int, ...], int]] = []
+        for prompt, members in leaders.items():
+            members.sort(key=lambda path: -common_prefix(path.slot.tokens, prompt))  # type: ignore[union-attr]
+            slot = members[0].slot
+            assert slot is not None
+            known = min(common_prefix(slot.tokens, prompt), len(prompt) - 1)
+            del slot.tokens[known:]
+            work.append((slot, prompt, known))
+            self.stats["prompt_tokens"] += len(prompt) * len(members)
+            self.stats["reused_tokens"] += known + len(prompt) * (len(members) - 1)
+        hidden: dict[tuple[int, ...], Tensor] = {}
+        for batch in self._prefill_batches(work):
+            rows = [(slot.index, known, prompt[known:]) for slot, prompt, known in batch]
+            step = extend(rows, dtype=self.base.dtype, device=self.base.device)
+            states = self.forward.hidden(step, self.cache, adapter)
+            last = states[torch.arange(len(batch), device=states.device), step.ends]
+            self.count(step)
+            for (slot, prompt, known), state in zip(batch, last, strict=True):
+                slot.tokens += prompt[known:]
+                hidden[prompt] = state
+        for prompt, members in leaders.items():
+            source = members[0].slot
+            for path in members[1:]:
+                assert path.slot is not None and source is not None
+                self.cache.fork(source, path.slot, prompt)
+        return torch.stack([hidden[path.request.prompt] for path in paths])
+
+    def _prefill_batches(
+        self, work: list[tuple[Slot, tuple[int, ...], int]]
+    ) -> Iterator[list[tuple[Slot, tuple[int, ...], int]]]:
+        """Rows with as many new tokens, those of empty slots apart (they need not read the cache), in slot order."""
+        for started in (False, True):
+            rows = sorted((w for w in work if bool(w[2]) is started), key=lambda w: len(w[1]) - w[2])
+            batch: list[tuple[Slot, tuple[int, ...], int]] = []
+            for row in rows:
+                if batch and (len(row[1]) - row[2]) * (len(batch) + 1) > self.prefill_tokens:
+                    yield sorted(batch, key=lambda w: w[0].index)
+                    batch = []
+                batch.append(row)
+            if batch:
+                yield sorted(batch, key=lambda w: w[0].index)
+
+    def count(self, step: Step) -> None:
+        new = sum(step.counts)
+        self.stats["sample_processed_tokens"] += new
+        self.stats["sample_padded_tokens"] += step.ids.numel() - new
+
+    def _generate(self, paths: Sequence[Path], adapter: str | None) -> None:
+        live = list(paths)
+        logits = self.forward.logits(self.prefill(live, adapter))
+        while True:
+            tokens, logprobs = draw(
+                logits, [path.request.temperature for path in live], [path.random.random() for path in live]
+            )
+            going: list[tuple[Path, int]] = []
+            for path, token, logprob in zip(live, tokens, logprobs, strict=True):
+                path.tokens.append(token)
+                path.logprobs.append(logprob)
+                if token in (path.request.stop or self.stop_ids):
+                    path.stop = "stop"
+                elif len(path.tokens) < path.request.max_tokens:
+                    going.append((path, token))
+            self.stats["sampled_tokens"] += len(live)
+            if not going:
+                return
+            live = [path for path, _ in going]
+            rows = [(path.slot.index, len(path.slot), (token,)) for path, token in going]  # type: ignore[union-attr, arg-type]
+            step = extend(rows, dtype=self.base.dtype, device=self.base.device)
+            hidden = self.forward.hidden(step, self.cache, adapter)
+            for path, token in going:
+                assert path.slot is not None
+                path.slot.tokens.append(token)
+            self.count(step)
+            logits = self.forward.logits(hidden[:, 0])
