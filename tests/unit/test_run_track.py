@@ -49,9 +49,9 @@ class Recorder:
 
 def test_every_record_reaches_the_file_and_the_sinks(folder):
     sink = Recorder()
-    with Tracker(folder, [sink]) as tracker:
+    with Tracker(folder, sinks=[sink]) as tracker:
         tracker.log(3, TRAIN)
-        tracker.log(3, {"n": 2}, phase="eval")
+        tracker.log(3, {"phase": "eval", "n": 2})
     assert folder.read_metrics() == [{"step": 3, "phase": "train", **TRAIN}, {"step": 3, "phase": "eval", "n": 2}]
     assert sink.seen == [(3, "train", TRAIN), (3, "eval", {"n": 2})]
     assert sink.closed == 1
@@ -60,7 +60,7 @@ def test_every_record_reaches_the_file_and_the_sinks(folder):
 def test_a_failing_sink_is_reported_once_and_switched_off(folder, caplog):
     bad, good = Recorder(fails_at=2, close_fails=True), Recorder()
     good.name = "good"
-    with caplog.at_level(logging.WARNING), Tracker(folder, [bad, good]) as tracker:
+    with caplog.at_level(logging.WARNING), Tracker(folder, sinks=[bad, good]) as tracker:
         for step in (1, 2, 3, 4):
             tracker.log(step, TRAIN)
         assert tracker.sinks == ("good",)
@@ -73,22 +73,22 @@ def test_a_failing_sink_is_reported_once_and_switched_off(folder, caplog):
 
 def test_a_sink_that_cannot_be_closed_stops_nothing(folder, caplog):
     other = Recorder()
-    with Tracker(folder, [other, Recorder(close_fails=True)]) as tracker:
+    with Tracker(folder, sinks=[other, Recorder(close_fails=True)]) as tracker:
         tracker.log(1, TRAIN)
     assert other.closed == 1
     assert "could not be closed" in caplog.text
 
 
 def test_the_file_is_no_sink_its_failure_is_raised(folder):
-    tracker = Tracker(folder, [Recorder()])
+    tracker = Tracker(folder, sinks=[Recorder()])
     folder.close()
     with pytest.raises(RunFolderError):
         tracker.log(1, TRAIN)
 
 
-def test_step_and_phase_are_no_metrics(folder):
-    with pytest.raises(ValueError, match="'phase'"):
-        Tracker(folder).log(1, {"phase": "train"})
+def test_step_is_no_metric(folder):
+    with pytest.raises(ValueError, match='"step" is set by the tracker'):
+        Tracker(folder).log(1, {"step": 2})
 
 
 def console(terminal):
@@ -110,7 +110,7 @@ def test_console_prints_a_plain_line_a_step_where_there_is_no_terminal():
 
 def test_console_shows_a_live_line_on_a_terminal():
     text, out = console(terminal=True)
-    sink = ConsoleSink(20, done=10, console=out)
+    sink = ConsoleSink(20, console=out)
     try:
         sink.log(11, "train", TRAIN)
         sink.log(11, "eval", EVAL)
@@ -121,13 +121,23 @@ def test_console_shows_a_live_line_on_a_terminal():
     assert "[0.417, 0.583]" in text.getvalue()
 
 
-def test_console_writes_to_stderr(capsys):
-    sink = ConsoleSink(20)
-    sink.log(1, "train", TRAIN)
-    sink.close()
+def test_progress_and_words_go_to_stderr(folder, capsys):
+    with Tracker(folder, total=20) as tracker:
+        assert tracker.sinks == ("console",)
+        tracker.say("resuming after step 0 [best]")
+        tracker.log(1, TRAIN)
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "success 0.25" in captured.err
+    assert captured.err == "resuming after step 0 [best]\nstep 1/20  success 0.25  kl 0.0012\n"
+
+
+def test_tensorboard_files_lie_in_the_run_folder(folder):
+    pytest.importorskip("tensorboardX", reason="needs the extra tensorboard")
+    with Tracker(folder, tensorboard=True) as tracker:
+        tracker.log(1, TRAIN)
+        assert tracker.sinks == ("tensorboard",)
+    (file,) = (folder.path / "tensorboard").iterdir()
+    assert b"train/rollout/success" in file.read_bytes()
 
 
 def test_tensorboard_files_hold_every_number(tmp_path):
@@ -168,7 +178,7 @@ def test_tensorboard_on_a_full_disk_is_switched_off(folder, tmp_path, caplog):
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     sink._writer._writer = Path("/dev/full").open("wb")  # noqa: SIM115
-    with Tracker(folder, [sink]) as tracker:
+    with Tracker(folder, sinks=[sink]) as tracker:
         for step in range(1, 30):
             tracker.log(step, TRAIN)
         assert tracker.sinks == ()

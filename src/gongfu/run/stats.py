@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate and its confidence interval."""
+    """A mean and its confidence interval."""
 
-    value: float
+    mean: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,22 @@ class SignTest:
     p: float
 
 
-def wilson(successes: int, n: int, *, confidence: float = 0.95) -> Interval:
+def wilson(successes: int, n: int, *, confidence: float = 0.95) -> tuple[float, float]:
     """Score interval of a share (Wilson 1927; method 3 of Newcombe 1998): also right near 0 and 1 and for few samples.
 
-    >>> str(wilson(81, 263))
-    '0.308 [0.255, 0.366]'
+    >>> [round(bound, 4) for bound in wilson(81, 263)]
+    [0.2553, 0.3662]
     """
-    if not 0 <= successes <= n or n == 0:
-        raise ValueError(f"a share needs 0 <= successes <= n and n > 0, got {successes} of {n}")
+    if not 0 <= successes <= n:
+        raise ValueError(f"a share needs 0 <= successes <= n, got {successes} of {n}")
     z2 = NormalDist().inv_cdf(0.5 + _checked(confidence) / 2) ** 2
+    if n == 0:
+        return 0.0, 1.0  # nothing was seen, so nothing is known
     share = successes / n
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
     # At the ends the bounds are 0 and 1 exactly; the formula would miss them by a rounding error.
-    low = 0.0 if successes == 0 else centre - half
-    high = 1.0 if successes == n else centre + half
-    return Interval(share, low, high)
+    return (0.0 if successes == 0 else centre - half, 1.0 if successes == n else centre + half)
 
 
 def paired_bootstrap(

@@ -42,22 +42,37 @@ class Tracker:
     """Writes each record to the run's metrics.jsonl and hands it to the sinks.
 
     The file is the run's truth: if it cannot be written (RunFolderError), training has to stop. A sink that fails is
-    reported once and switched off.
+    reported once and switched off. With `total` steps, progress is shown on stderr.
+
+    >>> with Tracker(folder, total=40) as tracker:      # doctest: +SKIP
+    ...     tracker.log(1, {"phase": "train", "rollout/success": 0.25})
     """
 
-    def __init__(self, folder: RunFolder, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self, folder: RunFolder, *, total: int | None = None, tensorboard: bool = False, sinks: Sequence[Sink] = ()
+    ) -> None:
         self._folder = folder
+        self._console = Console(stderr=True)
         self._sinks = list(sinks)
+        if tensorboard:
+            self._sinks.append(TensorboardSink(folder.path / "tensorboard"))
+        if total is not None:
+            self._sinks.append(ConsoleSink(total, console=self._console))
 
     @property
     def sinks(self) -> tuple[str, ...]:
         """Names of the sinks that still work."""
         return tuple(sink.name for sink in self._sinks)
 
-    def log(self, step: int, metrics: Mapping[str, Any], *, phase: str = "train") -> None:
-        """One record. Values are numbers; an evaluation ("eval") also has text (split, checkpoint) and shares by kind."""
-        if taken := {"step", "phase"} & metrics.keys():
-            raise ValueError(f"{sorted(taken)[0]!r} is set by the tracker and cannot be a metric")
+    def log(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """One record: numbers by name, and its "phase" ("train" if it has none).
+
+        A record of the phase "eval" also has text (split, checkpoint) and shares by kind.
+        """
+        if "step" in metrics:
+            raise ValueError('"step" is set by the tracker and cannot be a metric')
+        phase = str(metrics.get("phase", "train"))
+        metrics = {name: value for name, value in metrics.items() if name != "phase"}
         self._folder.append_metrics({"step": step, "phase": phase, **metrics})
         for sink in list(self._sinks):
             try:
@@ -66,6 +81,10 @@ class Tracker:
                 logger.warning("tracking: %s failed at step %d (%r) and is switched off; training goes on", sink.name, step, e)
                 self._sinks.remove(sink)
                 self._close(sink, report=False)
+
+    def say(self, text: str) -> None:
+        """A line for the person who watches (stderr, above the progress)."""
+        self._console.print(Text(text), soft_wrap=True)
 
     def close(self) -> None:
         """Close the sinks (the folder stays open)."""
@@ -91,9 +110,8 @@ class ConsoleSink:
 
     name = "console"
 
-    def __init__(self, total_steps: int, *, done: int = 0, console: Console | None = None) -> None:
-        """`done`: steps that a resumed run has behind it."""
-        self._console = console or Console(stderr=True)
+    def __init__(self, total_steps: int, *, console: Console) -> None:
+        self._console = console
         self._total = total_steps
         self._progress = Progress(
             TextColumn("[bold]step"),
@@ -105,7 +123,7 @@ class ConsoleSink:
             TimeRemainingColumn(elapsed_when_finished=True),
             console=self._console,
         )
-        self._task = self._progress.add_task("train", total=total_steps, completed=done, numbers="")
+        self._task = self._progress.add_task("train", total=total_steps, numbers="")
         if self._console.is_terminal:
             self._progress.start()
 
