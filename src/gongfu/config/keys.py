@@ -125,8 +125,10 @@ def nearest(path: KeyPath, kind: Any) -> str:
         last = 1.0 if word == initials else SequenceMatcher(None, wanted[-1], word, autojunk=False).ratio()
         return -(whole + last), key
 
-    filled = {
-        ".".join(wanted[i] if p == ANY_KEY and i < len(wanted) else p for i, p in enumerate(candidate))
-        for candidate in keys(kind)
-    }
-    return min(filled, key=score, default="none: this model has no keys")
+    def named(key: tuple[str, ...]) -> str:
+        return ".".join(
+            p if p != ANY_KEY else wanted[i] if i < len(wanted) and key[:i] == tuple(wanted[:i]) else "NAME"
+            for i, p in enumerate(key)
+        )
+
+    return min(map(named, keys(kind)), key=score, default="none: this model has no keys")

@@ -28,14 +28,14 @@ Tree = dict[str, "Tree | Leaf"]
 
 
 def grow(data: Mapping[str, Any], origin: str, layer: int) -> Tree:
-    """The tree of a whole layer."""
-    return {k: grow(v, origin, layer) if isinstance(v, dict) else Leaf(v, origin, layer) for k, v in data.items()}
+    """The tree of a whole layer. An empty table is a leaf, so that it too has an origin."""
+    return {k: grow(v, origin, layer) if v and isinstance(v, dict) else Leaf(v, origin, layer) for k, v in data.items()}
 
 
 def override(path: Sequence[str], text: str, origin: str, layer: int) -> Tree:
     """The tree of one override, which writes `text` at `path`."""
     value = literal(text)
-    node: Tree | Leaf = grow(value, origin, layer) if isinstance(value, dict) else Leaf(value, origin, layer, text)
+    node: Tree | Leaf = grow(value, origin, layer) if value and isinstance(value, dict) else Leaf(value, origin, layer, text)
     for key in reversed(path):
         node = {key: node}
     assert isinstance(node, dict)
@@ -48,13 +48,13 @@ def merge(below: Tree, above: Tree) -> None:
         under = below.get(key)
         if isinstance(node, dict) and isinstance(under, dict):
             merge(under, node)
-        else:
+        elif not (isinstance(under, dict) and isinstance(node, Leaf) and node.value == {}):
             below[key] = node
 
 
 def newest(node: Tree | Leaf) -> int:
     """Highest layer that wrote in `node`."""
-    return node.layer if isinstance(node, Leaf) else max(map(newest, node.values()), default=-1)
+    return node.layer if isinstance(node, Leaf) else max(map(newest, node.values()))
 
 
 def read_files(files: Sequence[Path | str]) -> list[tuple[str, dict[str, Any]]]:
@@ -119,4 +119,4 @@ def origins(node: Tree | Leaf) -> list[str]:
     """All who wrote in `node`."""
     if isinstance(node, Leaf):
         return [node.origin]
-    return sorted({origin for inner in node.values() for origin in origins(inner)}) or ["an empty table"]
+    return sorted({origin for inner in node.values() for origin in origins(inner)})

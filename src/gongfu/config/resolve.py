@@ -69,6 +69,8 @@ class Resolution:
             return self._table(kind, node, path, default)
         self._leaves[path] = node
         value = node.value
+        if value == {}:
+            return self._table(kind, {}, path, default)
         if node.text is not None and not isinstance(value, str) and not _fits(kind, value) and _fits(kind, node.text):
             value = node.text  # --run.name 2024
         return self._value(kind, value, node, path)
@@ -91,6 +93,9 @@ class Resolution:
         others: Sequence[type[BaseModel]],
         variants: Sequence[type[BaseModel]],
     ) -> None:
+        while not isinstance(node, Leaf) and len(node) == 1 and not others:  # a table of one key: name the key
+            ((key, node),) = node.items()
+            path = (*path, key)
         if others:
             theirs, ours = (", ".join(toml.value(v) for m in models for v in tags(m, tag)) for models in (others, variants))
             hint = f"it belongs to {tag} = {theirs}, but {tag} is {ours} here"
