@@ -284,9 +284,12 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path):
     for _ in range(20):
         child = subprocess.Popen([sys.executable, "-c", SAVE_FOREVER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None and child.stdout.readline() == "ready\n"
-        time.sleep(moments.uniform(0, 0.06))
+        start = time.perf_counter()
+        reported = [int(child.stdout.readline()) for _ in range(moments.randrange(1, 5))]
+        # then somewhere within the next save, however fast this machine is now
+        time.sleep(moments.random() * (time.perf_counter() - start) / len(reported))
         child.kill()
-        reported = [int(line) for line in child.communicate()[0].splitlines()]
+        reported += [int(line) for line in child.communicate()[0].splitlines()]
         reached = max([reached, *reported])
         interrupted += any(p.name.startswith(".") for p in tmp_path.iterdir())
         visible = store.list()
@@ -303,7 +306,7 @@ def test_killed_at_any_moment_the_newest_checkpoint_is_whole(tmp_path):
             assert point.state == {"step": point.step}
             assert (point.path / "c").read_bytes() == bytes([point.step % 256]) * 30_000
             assert not point.refused
-    assert reached > 20, "the child hardly saved anything: the kills tested nothing"
+    assert reached >= 20
     assert interrupted > 0, "no kill fell into a write"
 
 
