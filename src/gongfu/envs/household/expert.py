@@ -86,6 +86,8 @@ class HouseholdExpert:
         self._rng = rng
         self._habits = habits or {}
         self._noise = noise
+        self.explored = False
+        """Whether the last action was noise: not a thing to imitate."""
         self._goal: SpokenGoal | None = None
         self._order: list[str] = []
         self._seen: dict[str, list[str]] = {}
@@ -101,7 +103,8 @@ class HouseholdExpert:
         actions = frozenset(observation.actions or ())
         if not actions:
             raise TaskError("the household expert needs the admissible actions")
-        if self._noise and self._rng.random() < self._noise:
+        self.explored = self._rng.random() < self._noise
+        if self.explored:
             return self._rng.choice(sorted(actions))
         return self._decide(actions)
 

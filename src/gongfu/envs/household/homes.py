@@ -5,7 +5,7 @@ the intro gives it away) and its own habits: for each type of object, the type o
 probability `habit_strength` an object lies in its habitual place, else anywhere it fits. Habits differ from family to
 family, so an agent must learn them; each fits in one sentence (`habit_sentence`), so it can write them down.
 
-Receptacles, objects and what fits where are ALFRED's (Shridhar et al., CVPR 2020), as found in the games of ALFWorld (MIT).
+What rooms hold and what fits where is in `catalogue`.
 """
 
 from __future__ import annotations
@@ -17,131 +17,23 @@ from functools import lru_cache
 
 from gongfu.core.errors import TaskError
 from gongfu.core.seeds import rng_for
+from gongfu.envs.household.catalogue import (
+    ALWAYS_ONE,
+    ANY_NUMBER,
+    FURNITURE,
+    INSIDE,
+    KIND_RULES,
+    LAMP,
+    LAMP_PLACES,
+    LAMP_ROOMS,
+    OBJECTS,
+    OPENABLE,
+    ROOMS,
+)
 from gongfu.envs.household.problem import KINDS
 
-__all__ = ["ROOMS", "Family", "Home", "HomeSpec", "habit_sentence", "make_family", "make_home", "rooms_for"]
+__all__ = ["Family", "Home", "HomeSpec", "habit_sentence", "make_family", "make_home", "rooms_for"]
 
-ROOMS = ("kitchen", "bedroom", "bathroom", "livingroom")
-
-# Types that every home of the room has, and those that a family may have.
-_FURNITURE: Mapping[str, tuple[str, str]] = {
-    "kitchen": (
-        "countertop fridge microwave sinkbasin",
-        "cabinet coffeemachine diningtable drawer garbagecan shelf sidetable stoveburner toaster",
-    ),
-    "bedroom": ("bed desk", "armchair cabinet diningtable drawer dresser garbagecan laundryhamper safe shelf sidetable"),
-    "bathroom": (
-        "countertop sinkbasin toilet",
-        "bathtubbasin cabinet cart drawer garbagecan handtowelholder shelf sidetable toiletpaperhanger towelholder",
-    ),
-    "livingroom": (
-        "coffeetable sofa",
-        "armchair cabinet diningtable drawer dresser garbagecan ottoman safe shelf sidetable tvstand",
-    ),
-}
-_OPENABLE = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})
-_INSIDE = _OPENABLE | {"sinkbasin", "bathtubbasin", "garbagecan", "laundryhamper"}
-_ALWAYS_ONE = frozenset(
-    {"fridge", "microwave", "toaster", "coffeemachine", "toilet", "safe", "garbagecan", "laundryhamper"}
-) | {
-    "bathtubbasin",
-    "cart",
-    "toiletpaperhanger",
-    "tvstand",
-}
-_ANY_NUMBER = ("cabinet", "drawer", "shelf")  # every family has one of them, so a home can be as large as asked
-
-_TOP = "countertop diningtable sidetable"
-_SEATS = "armchair ottoman sofa"
-_TABLES = "coffeetable desk diningtable dresser sidetable"
-# Type of object: (receptacle types it fits in, what can be done with it, rooms it is found in).
-_OBJECTS: Mapping[str, tuple[str, str, str]] = {
-    "alarmclock": (f"countertop {_TABLES} shelf", "", "bedroom"),
-    "apple": (f"{_TOP} fridge garbagecan microwave sinkbasin", "cleanable heatable coolable sliceable", "kitchen"),
-    "book": (f"bed cabinet countertop drawer shelf {_TABLES} {_SEATS}", "", "bedroom livingroom"),
-    "bowl": (
-        f"cabinet countertop fridge microwave shelf sinkbasin {_TABLES}",
-        "cleanable coolable receptacle",
-        "kitchen bedroom",
-    ),
-    "box": (f"cabinet shelf {_TABLES} {_SEATS}", "receptacle", "livingroom"),
-    "bread": (f"{_TOP} fridge garbagecan microwave", "heatable coolable sliceable", "kitchen"),
-    "butterknife": (f"{_TOP} drawer sinkbasin", "cleanable", "kitchen"),
-    "candle": (f"{_TOP} cabinet cart coffeetable drawer dresser shelf toilet", "", "bathroom"),
-    "cd": (f"cabinet desk dresser drawer garbagecan safe shelf {_TOP}", "", "bedroom"),
-    "cellphone": (f"bed countertop drawer safe shelf {_TABLES} {_SEATS}", "", "bedroom livingroom"),
-    "cloth": (f"{_TOP} bathtubbasin cabinet cart drawer garbagecan shelf sinkbasin toilet", "cleanable", "bathroom"),
-    "creditcard": (f"countertop drawer safe shelf {_TABLES} {_SEATS}", "", "bedroom livingroom"),
-    "cup": (f"{_TOP} cabinet fridge microwave shelf sinkbasin", "cleanable heatable coolable receptacle", "kitchen"),
-    "dishsponge": (
-        f"{_TOP} bathtubbasin cabinet cart drawer garbagecan shelf sinkbasin toilet",
-        "cleanable",
-        "kitchen bathroom",
-    ),
-    "egg": (f"{_TOP} fridge garbagecan microwave sinkbasin", "cleanable heatable coolable sliceable", "kitchen"),
-    "fork": (f"{_TOP} drawer sinkbasin", "cleanable", "kitchen"),
-    "handtowel": (
-        "bathtubbasin cabinet cart countertop drawer garbagecan handtowelholder shelf sidetable toilet",
-        "",
-        "bathroom",
-    ),
-    "kettle": (f"{_TOP} cabinet shelf sinkbasin stoveburner", "cleanable", "kitchen"),
-    "keychain": (f"countertop drawer safe shelf {_TABLES} {_SEATS}", "", "bedroom livingroom"),
-    "knife": (f"{_TOP} drawer sinkbasin", "cleanable", "kitchen"),
-    "laptop": (f"bed countertop {_TABLES} {_SEATS}", "", "bedroom livingroom"),
-    "lettuce": (f"{_TOP} fridge garbagecan sinkbasin", "cleanable coolable sliceable", "kitchen"),
-    "mug": (
-        f"cabinet coffeemachine desk dresser fridge microwave shelf sinkbasin {_TOP}",
-        "cleanable heatable coolable receptacle",
-        "kitchen bedroom",
-    ),
-    "newspaper": (f"cabinet drawer garbagecan shelf {_TABLES} {_SEATS}", "", "livingroom"),
-    "pan": (f"{_TOP} cabinet fridge sinkbasin stoveburner", "cleanable coolable receptacle", "kitchen"),
-    "pen": (f"countertop drawer garbagecan shelf {_TABLES}", "", "bedroom livingroom"),
-    "pencil": (f"countertop drawer garbagecan shelf {_TABLES}", "", "bedroom livingroom"),
-    "peppershaker": (f"{_TOP} cabinet drawer shelf", "", "kitchen"),
-    "pillow": (f"bed {_SEATS}", "", "bedroom livingroom"),
-    "plate": (f"{_TOP} cabinet fridge microwave shelf sinkbasin", "cleanable heatable coolable receptacle", "kitchen"),
-    "pot": (f"{_TOP} cabinet fridge shelf sinkbasin stoveburner", "cleanable coolable receptacle", "kitchen"),
-    "potato": (f"{_TOP} fridge garbagecan microwave sinkbasin", "cleanable heatable coolable sliceable", "kitchen"),
-    "remotecontrol": (f"countertop drawer shelf {_TABLES} {_SEATS}", "", "livingroom"),
-    "saltshaker": (f"{_TOP} cabinet drawer shelf", "", "kitchen"),
-    "soapbar": (
-        "bathtubbasin cabinet cart countertop drawer garbagecan shelf sidetable sinkbasin toilet",
-        "cleanable",
-        "bathroom",
-    ),
-    "soapbottle": (f"{_TOP} cabinet cart drawer garbagecan shelf toilet", "", "kitchen bathroom"),
-    "spatula": (f"{_TOP} drawer sinkbasin", "cleanable", "kitchen"),
-    "spoon": (f"{_TOP} drawer sinkbasin", "cleanable", "kitchen"),
-    "spraybottle": (f"{_TOP} cabinet cart drawer dresser garbagecan shelf toilet", "", "bathroom"),
-    "statue": (f"countertop safe shelf {_TABLES}", "", "livingroom"),
-    "tissuebox": (f"cabinet cart countertop drawer garbagecan shelf toilet tvstand {_TABLES}", "", "bathroom livingroom"),
-    "toiletpaper": ("cabinet cart countertop drawer garbagecan shelf sidetable toilet toiletpaperhanger", "", "bathroom"),
-    "tomato": (f"{_TOP} fridge garbagecan microwave sinkbasin", "cleanable heatable coolable sliceable", "kitchen"),
-    "towel": ("towelholder", "", "bathroom"),
-    "vase": (f"cabinet countertop safe shelf {_TABLES}", "", "livingroom"),
-    "watch": (f"drawer safe shelf {_TABLES}", "", "livingroom"),
-    "winebottle": (f"{_TOP} cabinet fridge garbagecan shelf", "coolable", "kitchen"),
-}
-_LAMP = "desklamp"
-_LAMP_PLACES = f"shelf {_TABLES}".split()
-_LAMP_ROOMS = ("bedroom", "livingroom")
-
-# Kind: (rooms, what the object must allow, a goal receptacle that would be odd, two wordings of the goal as ALFWorld has them).
-_KIND_RULES: Mapping[str, tuple[tuple[str, ...], str, str, tuple[str, str]]] = {
-    KINDS[0]: (ROOMS, "", "", ("put a {o} in {r}", "put some {o} on {r}")),
-    KINDS[1]: (_LAMP_ROOMS, "", "", ("look at {o} under the desklamp", "examine the {o} with the desklamp")),
-    KINDS[2]: (
-        ("kitchen", "bathroom"),
-        "cleanable",
-        "sinkbasin",
-        ("put a clean {o} in {r}", "clean some {o} and put it in {r}"),
-    ),
-    KINDS[3]: (("kitchen",), "heatable", "microwave", ("put a hot {o} in {r}", "heat some {o} and put it in {r}")),
-    KINDS[4]: (("kitchen",), "coolable", "fridge", ("put a cool {o} in {r}", "cool some {o} and put it in {r}")),
-    KINDS[5]: (ROOMS, "", "", ("put two {o} in {r}", "find two {o} and put them in {r}")),
-}
 _STATE_CONDITION = {
     KINDS[2]: "(cleanable ?o) (isClean ?o)",
     KINDS[3]: "(heatable ?o) (isHot ?o)",
@@ -167,7 +59,7 @@ class Family:
     @property
     def landmarks(self) -> tuple[str, ...]:
         """The furniture that not every home of this room has."""
-        common = _FURNITURE[self.room][0].split()
+        common = FURNITURE[self.room][0].split()
         return tuple(kind for kind in self.furniture if kind not in common)
 
 
@@ -205,17 +97,17 @@ class Home:
 
 def rooms_for(kinds: tuple[str, ...]) -> tuple[str, ...]:
     """Rooms where at least one of these kinds of task exists."""
-    return tuple(room for room in ROOMS if any(room in _KIND_RULES[kind][0] for kind in kinds))
+    return tuple(room for room in ROOMS if any(room in KIND_RULES[kind][0] for kind in kinds))
 
 
 def kinds_for(room: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
     """Those of these kinds that exist in a room."""
-    return tuple(kind for kind in kinds if room in _KIND_RULES[kind][0])
+    return tuple(kind for kind in kinds if room in KIND_RULES[kind][0])
 
 
 def places_for(object_type: str, furniture: tuple[str, ...]) -> list[str]:
     """Types of furniture, among these, in or on which an object can lie."""
-    fits = _LAMP_PLACES if object_type == _LAMP else _OBJECTS[object_type][0].split()
+    fits = LAMP_PLACES if object_type == LAMP else OBJECTS[object_type][0].split()
     return [kind for kind in furniture if kind in fits]
 
 
@@ -226,7 +118,7 @@ def make_family(seed: int, room: str, number: int, smallest_home: int = 8) -> Fa
     `smallest_home` bounds the number of furniture types. Raises TaskError if it leaves no room for choice, or if so many
     families are asked for that they cannot all differ.
     """
-    common, optional = (kinds.split() for kinds in _FURNITURE[room])
+    common, optional = (kinds.split() for kinds in FURNITURE[room])
     choices = min(smallest_home - len(common), len(optional) - 2)
     if choices < 2:
         raise TaskError(
@@ -238,7 +130,7 @@ def make_family(seed: int, room: str, number: int, smallest_home: int = 8) -> Fa
         for _ in range(200):
             extra = rng.sample(optional, rng.randint(2, choices))
             furniture = {*common, *extra}
-            if furniture.isdisjoint(_ANY_NUMBER):
+            if furniture.isdisjoint(ANY_NUMBER):
                 continue
             if all(len(furniture ^ other) >= min_difference for other in earlier):
                 return _with_habits(room, number, tuple(sorted(furniture)), rng)
@@ -246,8 +138,8 @@ def make_family(seed: int, room: str, number: int, smallest_home: int = 8) -> Fa
 
 
 def _with_habits(room: str, number: int, furniture: tuple[str, ...], rng: random.Random) -> Family:
-    found_here = [kind for kind, (_, _, rooms) in _OBJECTS.items() if room in rooms.split()]
-    found_here += [_LAMP] if room in _LAMP_ROOMS else []
+    found_here = [kind for kind, (_, _, rooms) in OBJECTS.items() if room in rooms.split()]
+    found_here += [LAMP] if room in LAMP_ROOMS else []
     places = {kind: places_for(kind, furniture) for kind in found_here}
     return Family(room, number, furniture, {kind: rng.choice(fits) for kind, fits in places.items() if fits})
 
@@ -265,8 +157,8 @@ def habit_sentence(family: Family, object_type: str) -> str:
 
 
 def _in_or_on(family: Family, place: str) -> str:
-    article = "a" if place in _ANY_NUMBER or _most(place, family.room) > 1 else "the"
-    return f"{'in' if place in _INSIDE else 'on'} {article} {place}"
+    article = "a" if place in ANY_NUMBER or _most(place, family.room) > 1 else "the"
+    return f"{'in' if place in INSIDE else 'on'} {article} {place}"
 
 
 @lru_cache(maxsize=1024)
@@ -282,7 +174,7 @@ def make_home(seed: int, spec: HomeSpec) -> Home:
         banned = goal_place if object_type == target else ""
         for i in range(1, count + 1):
             places[f"{object_type}_bar_{i:02d}"] = _place(object_type, family, spec.habit_strength, receptacles, banned, rng)
-    words = _KIND_RULES[spec.kind][3]
+    words = KIND_RULES[spec.kind][3]
     goal = rng.choice(words).format(o=target, r=goal_place)
     problem = _write_problem(family, receptacles, places, _write_goal(spec.kind, target, goal_place))
     return Home(problem, goal, target, goal_place, places)
@@ -293,13 +185,13 @@ def _furnish(family: Family, spec: HomeSpec, rng: random.Random) -> dict[str, st
     low, high = spec.receptacles
     counts = dict.fromkeys(family.furniture, 1)
     for _ in range(rng.randint(low, high) - len(counts)):
-        more = [kind for kind, count in counts.items() if kind in _ANY_NUMBER or count < _most(kind, family.room)]
+        more = [kind for kind, count in counts.items() if kind in ANY_NUMBER or count < _most(kind, family.room)]
         counts[rng.choice(more)] += 1
     return {_receptacle_id(kind, i): kind for kind, count in counts.items() for i in range(1, count + 1)}
 
 
 def _most(kind: str, room: str) -> int:
-    return 1 if kind in _ALWAYS_ONE or (kind, room) == ("sinkbasin", "kitchen") else 2
+    return 1 if kind in ALWAYS_ONE or (kind, room) == ("sinkbasin", "kitchen") else 2
 
 
 def _receptacle_id(kind: str, i: int) -> str:
@@ -309,10 +201,10 @@ def _receptacle_id(kind: str, i: int) -> str:
 
 def _choose_task(family: Family, kind: str, rng: random.Random) -> tuple[str, str]:
     """Target type and goal receptacle type: one where the target is not usually kept anyway."""
-    _, ability, odd, _ = _KIND_RULES[kind]
+    _, ability, odd, _ = KIND_RULES[kind]
     options = []
     for object_type, habit in family.habits.items():
-        if object_type == _LAMP or (ability and ability not in _OBJECTS[object_type][1].split()):
+        if object_type == LAMP or (ability and ability not in OBJECTS[object_type][1].split()):
             continue
         places = [place for place in places_for(object_type, family.furniture) if place not in (habit, odd)]
         if kind == KINDS[1]:
@@ -326,10 +218,10 @@ def _choose_task(family: Family, kind: str, rng: random.Random) -> tuple[str, st
 def _choose_objects(family: Family, spec: HomeSpec, target: str, rng: random.Random) -> dict[str, int]:
     """Type of object -> how many the home has."""
     counts = {target: (2 if spec.kind == KINDS[5] else 1) + (rng.random() < 0.25)}
-    others = [kind for kind in family.habits if kind not in (target, _LAMP)]
+    others = [kind for kind in family.habits if kind not in (target, LAMP)]
     for kind in rng.choices(others, k=rng.randint(*spec.distractors)):
         counts[kind] = counts.get(kind, 0) + 1
-    return counts | ({_LAMP: 1} if _LAMP in family.habits else {})
+    return counts | ({LAMP: 1} if LAMP in family.habits else {})
 
 
 def _place(
@@ -346,7 +238,7 @@ def _write_goal(kind: str, target: str, place: str) -> str:
     if kind == KINDS[1]:
         return (
             "(exists (?t - object ?r - receptacle ?a - agent ?l - location) (and"
-            f" (objectType ?t {_LAMP}Type) (toggleable ?t) (isToggled ?t)"
+            f" (objectType ?t {LAMP}Type) (toggleable ?t) (isToggled ?t)"
             " (receptacleAtLocation ?r ?l) (atLocation ?a ?l) (inReceptacle ?t ?r)))"
             f" (exists (?o - object ?a - agent) (and (objectType ?o {target}Type) (holds ?a ?o)))"
         )
@@ -372,7 +264,7 @@ def _write_problem(family: Family, receptacles: Mapping[str, str], places: Mappi
     facts = ["(atLocation agent1 loc_bar_0)"]
     for r, kind in receptacles.items():
         facts += [f"(receptacleType {r} {kind}Type)", f"(receptacleAtLocation {r} {locations[r]})"]
-        facts += [f"(openable {r})"] if kind in _OPENABLE else []
+        facts += [f"(openable {r})"] if kind in OPENABLE else []
     for o, r in places.items():
         kind = o.partition("_bar_")[0]
         facts += [f"(objectType {o} {kind}Type)", f"(inReceptacle {o} {r})", f"(objectAtLocation {o} {locations[r]})"]
@@ -380,7 +272,7 @@ def _write_problem(family: Family, receptacles: Mapping[str, str], places: Mappi
     facts += [
         f"(canContain {place}Type {kind}Type)"
         for kind in family.habits
-        if kind != _LAMP
+        if kind != LAMP
         for place in places_for(kind, family.furniture)
     ]
     lines = "\n  "
@@ -391,7 +283,7 @@ def _write_problem(family: Family, receptacles: Mapping[str, str], places: Mappi
 
 
 def _abilities(object_type: str) -> list[str]:
-    if object_type == _LAMP:
+    if object_type == LAMP:
         return ["toggleable"]
-    named = _OBJECTS[object_type][1].split()
+    named = OBJECTS[object_type][1].split()
     return ["pickupable", *("isReceptacleObject" if ability == "receptacle" else ability for ability in named)]

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from gongfu.core.errors import TaskError
 
-__all__ = ["KINDS", "SHORT_KINDS", "Goal", "Layout", "parse_problem"]
+__all__ = ["FACT_NAMES", "KINDS", "SHORT_KINDS", "Goal", "Layout", "parse_problem"]
 
 KINDS: tuple[str, ...] = (
     "pick_and_place_simple",
@@ -85,7 +85,15 @@ class Layout:
     """Location -> the sorted `go to` commands that leave it."""
 
 
-STATES = ("opened", "isclean", "ishot", "iscool", "issliced", "istoggled")
+FACT_NAMES: dict[str, str] = {
+    "opened": "opened",
+    "isclean": "isClean",
+    "ishot": "isHot",
+    "iscool": "isCool",
+    "issliced": "isSliced",
+    "istoggled": "isToggled",
+}
+"""States that actions change, and how facts spell them."""
 _ABILITIES = ("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable", "isreceptacleobject", "openable")
 
 
@@ -188,7 +196,7 @@ def _layout(goal: Goal, facts: Mapping[str, list[tuple[str, ...]]], names: dict[
         nested=_group((inner, outer) for inner, outer in of_two("inreceptacleobject") if inner != outer),
         contents=_group(set(of_two("inreceptacle"))),
         object_locations=frozenset(of_two("objectatlocation")),
-        states={state: of_one(state) for state in STATES},
+        states={state: of_one(state) for state in FACT_NAMES},
         start=start,
         go_to=go_to,
         go_to_from={

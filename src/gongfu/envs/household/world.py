@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gongfu.core.errors import EnvError
-from gongfu.envs.household.problem import STATES, Layout
+from gongfu.envs.household.problem import FACT_NAMES, Layout
 from gongfu.envs.protocol import Observation, Step
 
 __all__ = ["HELP", "NOTHING_HAPPENS", "HouseholdEnv"]
@@ -40,14 +40,6 @@ HELP = """Available commands:
 
 _TREATMENTS = (("clean", "sinkbasin", "cleanable"), ("heat", "microwave", "heatable"), ("cool", "fridge", "coolable"))
 _SHARP = ("knife", "butterknife")
-_FACT_NAMES = {
-    "opened": "opened",
-    "isclean": "isClean",
-    "ishot": "isHot",
-    "iscool": "isCool",
-    "issliced": "isSliced",
-    "istoggled": "isToggled",
-}
 
 
 def _join(names: Sequence[str]) -> str:
@@ -77,7 +69,7 @@ class HouseholdEnv:
         self._holding: str | None = None
         self._contents = {r: list(layout.contents.get(r, ())) for r in layout.receptacles}
         self._object_locations = set(layout.object_locations)
-        self._states = {state: set(layout.states[state]) for state in STATES}
+        self._states = {state: set(layout.states[state]) for state in FACT_NAMES}
         self._opened = self._states["opened"]
         self._taken_from: set[tuple[str, str]] = set()
         self._local: dict[str, tuple[Callable[..., str], tuple[Any, ...]]] = {}
@@ -298,7 +290,7 @@ class HouseholdEnv:
         names = self._layout.names
         facts = [f"atLocation(agent, {names[r]})" for r in self._layout.receptacles_at.get(self._location, ())]
         facts += [f"inReceptacle({names[o]}, {names[r]})" for r, objects in self._contents.items() for o in objects]
-        facts += [f"{_FACT_NAMES[state]}({names[o]})" for state, members in self._states.items() for o in members]
+        facts += [f"{FACT_NAMES[state]}({names[o]})" for state, members in self._states.items() for o in members]
         if self._holding:
             facts.append(f"holds(agent, {names[self._holding]})")
         return tuple(sorted(facts))
