@@ -12,6 +12,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +49,15 @@ def find_splits(source: Path) -> dict[str, Callable[[], list[Game]]]:
     files = [source] if source.is_file() else sorted(p for p in source.iterdir() if p.name.endswith((".jsonl", ".jsonl.xz")))
     packed = {split: path for path in files if (split := _split_of(path.name))}
     if packed:
-        return {split: lambda path=packed[split]: _sorted(_read_packed(path)) for split in SPLITS if split in packed}
+        return {split: partial(_sorted, _read_packed, packed[split]) for split in SPLITS if split in packed}
     folders = {split: source / split for split in SPLITS if (source / split).is_dir()}
     if not folders:
         raise TaskError(f"{source} holds neither {' / '.join(SPLITS)} folders nor files named *train.jsonl.xz and so on")
-    return {split: lambda folder=folder: _sorted(_read_folder(folder)) for split, folder in folders.items()}
+    return {split: partial(_sorted, _read_folder, folder) for split, folder in folders.items()}
 
 
-def _sorted(games: Iterator[Game]) -> list[Game]:
-    return sorted(games, key=lambda game: game.id)
+def _sorted(read: Callable[[Path], Iterator[Game]], path: Path) -> list[Game]:
+    return sorted(read(path), key=lambda game: game.id)
 
 
 def _split_of(file_name: str) -> str:

@@ -21,7 +21,7 @@ from gongfu.core.errors import EnvError, MissingExtra
 from gongfu.envs.household.problem import FACT_NAMES
 from gongfu.envs.protocol import Observation, Step
 
-__all__ = ["OfficialHouseholdEnv"]
+__all__ = ["OfficialHouseholdEnv", "require_packages"]
 
 _GOAL_PLACEHOLDER = "UNKNOWN GOAL"
 _FACTS = FACT_NAMES | {"atlocation": "atLocation", "holds": "holds", "inreceptacle": "inReceptacle"}
@@ -91,6 +91,11 @@ def _facts(propositions: list[Any]) -> tuple[str, ...]:
             names = ["agent" if argument.type == "agent" else argument.name for argument in fact.arguments]
             facts.add(f"{_FACTS[fact.name]}({', '.join(names)})")
     return tuple(sorted(facts))
+
+
+def require_packages() -> None:
+    """Raises MissingExtra unless the official engine can be imported."""
+    _packages()
 
 
 @cache

@@ -42,7 +42,8 @@ class HouseholdSuite:
     `receptacles` and `distractors` (fewest and most per home), `sizes` (tasks per split), `seed`.
     `facts`: give the true state as predicates with every observation.
 
-    Raises TaskError for an unknown kind, engine or split, for missing or empty data and for impossible numbers.
+    Raises TaskError for an unknown kind, engine or split, for missing or empty data and for impossible numbers; MissingExtra if
+    the official engine is asked for and not installed.
     """
 
     name = "household"
@@ -65,6 +66,10 @@ class HouseholdSuite:
     ) -> None:
         if engine not in ("fast", "official"):
             raise TaskError(f"household engine {engine!r} is unknown: use 'fast' or 'official'")
+        if engine == "official":
+            from gongfu.envs.household.official import require_packages
+
+            require_packages()
         if not 0 <= habit_strength <= 1:
             raise TaskError(f"habit_strength is a probability, got {habit_strength}")
         for name, (low, high) in {"receptacles": receptacles, "distractors": distractors}.items():
