@@ -159,8 +159,8 @@ def test_sft_weights():
 def test_means_are_over_the_whole_batch_and_the_maximum_is_kept():
     batch = [example("a", [1.0]), example("b", [1.0])]
     loss = policy_loss(batch, PolicyLossConfig())
-    _, first = loss([batch[0].row], [at_ratios(math.e)])
-    _, second = loss([batch[1].row], [at_ratios(math.exp(-3))])
+    _, first = loss([batch[0].row], [at_ratios(math.exp(-3))])
+    _, second = loss([batch[1].row], [at_ratios(math.e)])
     assert first["actor/log_ratio_abs"] + second["actor/log_ratio_abs"] == pytest.approx((1 + 3) / 2)
     assert first["actor/clip_high"] + second["actor/clip_high"] == 1 / 2
     assert loss.log_ratio_max == pytest.approx({"actor": 3.0})

@@ -281,6 +281,10 @@ def test_unknown_key_inside_a_list_of_tables(tmp_path):
             ["optim.warmup_steps=true"],
             "optim.warmup_steps: should be a valid integer (value true from override --optim.warmup_steps)",
         ),
+        (
+            ["optim.warmup_steps=1\nfast = false"],  # more than one value is text
+            'optim.warmup_steps: should be a valid integer (value "1\\nfast = false" from override --optim.warmup_steps)',
+        ),
         (["fast=1"], "fast: should be a valid boolean (value 1 from override --fast)"),
         (["color=green"], "color: should be 'red' or 'blue' (value \"green\" from override --color)"),
         (["limit=1.5"], "limit: should be a valid integer, or should be 'auto' (value 1.5 from override --limit)"),
