@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-WORDS = (
+_TEXT = (
     "look go to open close take put from in on with the a and you see is are nothing cabinet drawer fridge microwave "
     "sinkbasin countertop desk desklamp shelf apple mug pen plate book 1 2 3 4 5 clean heat cool use examine "
     "action : , . > system user assistant think hello bye"
-).split()
+)
+WORDS = tuple(_TEXT.split())
 SPECIAL = ("<pad>", "<s>", "</s>", "<unk>", "\n")
 TEMPLATE = (
     "{% for m in messages %}<s> {{ m['role'] }} \n {{ m['content'] }} </s>{% endfor %}"
-    "{% if add_generation_prompt %}<s> assistant \n {% endif %}"
+    "{% if add_generation_prompt %}<s> assistant \n{% endif %}"
 )
 
 
@@ -30,20 +31,20 @@ def tiny_model(folder: Path, vocab: Sequence[str] = WORDS, seed: int = 0, **shap
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     ids = tiny_tokenizer(folder, vocab)
-    settings: dict[str, Any] = dict(
-        vocab_size=len(ids),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        bos_token_id=ids["<s>"],
-        eos_token_id=ids["</s>"],
-        pad_token_id=ids["<pad>"],
-        initializer_range=0.3,  # sharp enough that log-probs differ and attention matters
-    )
+    settings: dict[str, Any] = {
+        "vocab_size": len(ids),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+        "bos_token_id": ids["<s>"],
+        "eos_token_id": ids["</s>"],
+        "pad_token_id": ids["<pad>"],
+        "initializer_range": 0.3,  # sharp enough that log-probs differ and attention matters
+    }
     config = LlamaConfig(**{**settings, **shape})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

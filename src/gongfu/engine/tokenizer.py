@@ -52,14 +52,20 @@ class HFTokenizer:
         names = ("bos_token", "eos_token", "pad_token", "unk_token")
         special = {name: token for name in names if (token := self._special(name)) is not None}
         try:
-            return self._template.render(messages=[dict(m) for m in messages], add_generation_prompt=generation, **special)
+            return self._template.render(
+                messages=[dict(m) for m in messages],
+                add_generation_prompt=generation,
+                tools=None,
+                documents=None,
+                **special,
+            )
         except TemplateError as e:
             raise TokenError(f"the chat template of {self.folder} refuses these messages: {e}") from e
 
     @cached_property
     def _template(self) -> Any:
         from jinja2 import TemplateError
-        from jinja2.ext import loopcontrols
+        from jinja2.ext import Extension, loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
 
         def refuse(message: str) -> NoReturn:
@@ -68,8 +74,19 @@ class HFTokenizer:
         def tojson(value: Any, indent: int | None = None) -> str:
             return json.dumps(value, ensure_ascii=False, indent=indent)  # jinja's own escapes for HTML
 
+        class GenerationTag(Extension):
+            """Some templates mark the assistant's words with {% generation %}; the mark prints nothing."""
+
+            tags = {"generation"}  # noqa: RUF012
+
+            def parse(self, parser: Any) -> Any:
+                next(parser.stream)
+                return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
         # The environment that chat templates are written for (transformers' documentation, "Chat templates").
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
+        )
         environment.filters["tojson"] = tojson
         environment.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.now().strftime(form))
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -155,7 +156,9 @@ class Adapters:
         from peft import LoraConfig, inject_adapter_in_model
 
         config = LoraConfig(r=spec.rank, lora_alpha=spec.alpha, lora_dropout=0.0, target_modules=list(spec.targets))  # type: ignore[arg-type]
-        inject_adapter_in_model(config, self.base.backbone, adapter_name=name)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Already found a `peft_config`")  # several adapters are the point
+            inject_adapter_in_model(config, self.base.backbone, adapter_name=name)
         self.base.model.eval()
 
     def _named_layers(self) -> list[tuple[str, Any]]:

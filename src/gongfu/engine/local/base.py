@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -76,29 +77,46 @@ def _load(folder: Path, dtype: Dtype, device: torch.device) -> Any:
 
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} is not a model folder (no config.json); give a folder with a Hugging Face model")
+    if dtype not in get_args(Dtype):
+        raise ModelError(f"dtype {dtype!r} is unknown: use auto, float32 or bfloat16")
+    auto: Any = AutoModelForCausalLM
+    options: dict[str, Any] = {"local_files_only": True, "output_loading_info": True}
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        stored = getattr(config, "dtype", None)
-        half = stored in (torch.bfloat16, torch.float16)
-        wanted = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": torch.bfloat16 if half else torch.float32}
-        if dtype not in wanted:
-            raise ModelError(f"dtype {dtype!r} is unknown: use auto, float32 or bfloat16")
-        options = {"dtype": wanted[dtype], "local_files_only": True, "output_loading_info": True}
-        try:
-            model, info = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa", **options)
-        except ValueError:  # architectures without scaled_dot_product_attention
-            model, info = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", **options)
-    except ModelError:
-        raise
+        stored: Any = AutoConfig.from_pretrained(folder, local_files_only=True).dtype
+        options["dtype"] = _resolve(dtype, stored, device)
+        with _no_progress_bar():
+            try:
+                model, info = auto.from_pretrained(folder, attn_implementation="sdpa", **options)
+            except ValueError:  # architectures without scaled_dot_product_attention
+                model, info = auto.from_pretrained(folder, attn_implementation="eager", **options)
     except Exception as e:  # transformers, safetensors and json raise many kinds; all mean that the folder is unusable
         raise ModelError(f"cannot load the model in {folder}: {e}") from e
-    if info["missing_keys"] or info["mismatched_keys"]:
-        missing = sorted(map(str, info["missing_keys"] or info["mismatched_keys"]))[:3]
-        raise ModelError(
-            f"{folder}: the weights lack {', '.join(missing)} ...; the folder is incomplete, convert or fetch it again"
-        )
+    missing = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
+    if missing:
+        raise ModelError(f"{folder}: the weights lack {', '.join(missing[:3])} ...; the folder is incomplete, fetch it again")
     model.eval().requires_grad_(False)
     return model.to(device)
+
+
+def _resolve(dtype: Dtype, stored: torch.dtype | None, device: torch.device) -> torch.dtype:
+    """ "auto" keeps a half-precision checkpoint in bfloat16, unless the CPU has to emulate it (four times slower)."""
+    if dtype != "auto":
+        return torch.float32 if dtype == "float32" else torch.bfloat16
+    quick = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.bfloat16 if quick and stored in (torch.bfloat16, torch.float16) else torch.float32
+
+
+@contextmanager
+def _no_progress_bar() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _positions(config: Any) -> int:

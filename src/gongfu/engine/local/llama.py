@@ -115,8 +115,16 @@ class LlamaForward:
         """Attention [B, kv heads, group, size] of one new token a row: the heads that share a key are its queries."""
         B = len(step.indices)
         q = q.reshape(B, self.kv_heads, self.heads // self.kv_heads, self.size)
-        keys, values = cache.read(layer, step)
-        return F.scaled_dot_product_attention(q, keys, values, attn_mask=step.mask)
+        low, high = step.span
+        if not B < high - low <= _GATHER_COST * B:
+            keys, values = cache.read(layer, step)
+            return F.scaled_dot_product_attention(q, keys, values, attn_mask=step.mask)
+        # Rows that left the batch lie between: attending to their slots too is cheaper than copying the others.
+        inside = step.slots - low
+        spread = q.new_zeros(high - low, *q.shape[1:])
+        spread[inside] = q
+        keys, values = cache.keys[layer][low:high, :, : step.width], cache.values[layer][low:high, :, : step.width]
+        return F.scaled_dot_product_attention(spread, keys, values, attn_mask=step.spread_mask)[inside]
 
     def _rotary(self, step: Step) -> tuple[Tensor, Tensor]:
         """Cosines and sines [B, T, 1, size], the first half of the sines negated (for rotation by rolling)."""
@@ -174,7 +182,7 @@ def _fuse(layer: Any) -> _Layer:
     weights: dict[str, Tensor] = {}
     biases: dict[str, Tensor | None] = {}
     for key, paths in _PROJECTIONS.items():
-        modules = [_plain(layer.get_submodule(path)) for path in paths]
+        modules: list[Any] = [_plain(layer.get_submodule(path)) for path in paths]
         weights[key] = _share([m.weight for m in modules])
         present = [m.bias for m in modules if m.bias is not None]
         biases[key] = _share(present) if present else None
@@ -186,7 +194,7 @@ def _plain(module: Any) -> nn.Linear:
 
 
 @torch.no_grad()
-def _share(parameters: Sequence[nn.Parameter]) -> Tensor:
+def _share(parameters: Sequence[Any]) -> Tensor:
     """The parameters stacked along their first axis, each made a view of the stack."""
     if len(parameters) == 1:
         return parameters[0].detach()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -49,7 +49,7 @@ class Scorer:
             raise EngineError("forward_backward got no rows; skip the call when nothing is to be trained")
         self._check(rows)
         self.adapters.activate(adapter)
-        totals: Counter[str] = Counter()
+        totals: defaultdict[str, float] = defaultdict(float)
         for batch in micro_batches([len(row.tokens) for row in rows], self.train_tokens):
             part = [rows[i] for i in batch]
             value, metrics = loss(part, self._forward(part, "train"))

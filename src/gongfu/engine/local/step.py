@@ -77,6 +77,14 @@ class Step:
         return torch.zeros(visible.shape, dtype=self.dtype, device=self.ids.device).masked_fill_(~visible, -torch.inf)[:, None]
 
     @cached_property
+    def spread_mask(self) -> Tensor:
+        """The mask of all slots in the span; slots that are not of this step see everything."""
+        low, high = self.span
+        mask = self.mask.new_zeros(high - low, *self.mask.shape[1:])
+        mask[self.slots - low] = self.mask
+        return mask
+
+    @cached_property
     def ends(self) -> Tensor:
         """Index of the last real token of each row [B]."""
         return torch.tensor(self.counts, device=self.ids.device) - 1
