@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 MODEL  ?= nano
-RUN    ?= demo-$(MODEL)
+RUN    ?= demo-$(MODEL)-$(shell date +%Y%m%d-%H%M%S)
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints-cpu.txt
 
@@ -10,11 +10,18 @@ export OMP_WAIT_POLICY = PASSIVE
 export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo test check learn bench clean
+.PHONY: demo demo-nano demo-smollm2 test check learn bench clean
 
-# Installs, trains GRPO on generated household tasks, and ends with the path of a report. MODEL=smollm2 for a pretrained model.
-demo: $(VENV)/.train
-	$(BIN)/python -m gongfu.cli demo --model $(MODEL) --name $(RUN)
+# Installs, trains GRPO on generated household tasks, and ends with the path of a report. MODEL=smollm2: a pretrained model.
+demo: $(VENV)/.train demo-$(MODEL)
+
+demo-nano:
+	$(BIN)/gongfu train @recipes/grpo/household-nano.toml --run.name $(RUN)
+
+demo-smollm2:
+	$(BIN)/gongfu models fetch smollm2
+	$(BIN)/gongfu sft @recipes/grpo/household-smollm2.toml --run.name $(RUN)-sft
+	$(BIN)/gongfu train @recipes/grpo/household-smollm2.toml --run.name $(RUN) --run.start-from runs/$(RUN)-sft
 
 # Static checks, then every test but the slow and the learning ones.
 test: $(VENV)/.dev check

@@ -65,12 +65,17 @@ class HouseholdConfig(Section):
     kinds: tuple[str, ...] = ()
     """Task types to keep; empty = all six."""
     max_steps: Positive = 50
-    habit_strength: Share = 0.8
+    habit_strength: Share = 0.85
     """Chance that an object lies where its home family usually keeps it."""
-    families: Positive = 8
+    families: Positive = 12
+    """Home families of the splits train and seen."""
+    unseen_families: Positive = 4
+    """Further families, of the split unseen only."""
     receptacles: tuple[Positive, Positive] = (8, 14)
     """Fewest and most receptacles of a generated home."""
-    train: Positive = 2000
+    distractors: tuple[int, int] = (6, 10)
+    """Fewest and most objects that the task is not about."""
+    train: Positive = 1200
     """Generated tasks of the split."""
     seen: Positive = 300
     unseen: Positive = 300

@@ -13,6 +13,7 @@ from gongfu.core.seeds import rng_for, seed_for
 from gongfu.engine.protocol import Engine, SampleRequest, Tokenizer
 from gongfu.envs.protocol import Expert, Observation
 from gongfu.rollout.actions import ActionFormat, write_action
+from gongfu.rollout.rows import NOISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,10 @@ ExpertFor = Callable[[Task, int], Expert]
 
 @dataclass
 class ScriptedActor:
-    """A scripted expert for each episode, writing its actions by the same text rules as the model."""
+    """A scripted expert for each episode, writing its actions by the same text rules as the model.
+
+    An action that the expert took at random (its `explored` flag) is a call of role "noise": nothing to imitate.
+    """
 
     tokenizer: Tokenizer
     expert_for: ExpertFor
@@ -108,9 +112,11 @@ class ScriptedActor:
     def _call(self, ask: Ask) -> Call:
         if ask.turn == 0:
             self._experts[ask.episode] = self.expert_for(ask.task, ask.rollout)
-        action = self._experts[ask.episode].act(ask.observation)
+        expert = self._experts[ask.episode]
+        action = expert.act(ask.observation)
+        role = NOISE if getattr(expert, "explored", False) else self.role
         response = _response(self.tokenizer, self.format, action)
-        return Call(self.role, None, -1, ask.prompt, response, None, self.tokenizer.decode(response), "stop")
+        return Call(role, None, -1, ask.prompt, response, None, self.tokenizer.decode(response), "stop")
 
 
 @dataclass

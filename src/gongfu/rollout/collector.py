@@ -45,7 +45,7 @@ class Collector:
     instructions: str
     max_steps: int
     max_tokens: int
-    """Longest prompt plus response an episode may reach; beyond it the episode stops with "context"."""
+    """An episode whose next prompt would reach this many tokens stops with "context"."""
 
     def collect(
         self,
@@ -78,13 +78,17 @@ class Collector:
         done: dict[str, Trajectory] = {}
         running: dict[str, _Episode] = {}
         waiting.reverse()
-        while waiting or running:
-            fresh = [waiting.pop() for _ in range(min(concurrency - len(running), len(waiting)))]
-            if fresh:
-                self._begin(fresh, skills, running, done)
-            self._drop_overlong(running, done)
-            if running:
-                await self._turn(actor, step, running, done)
+        limit = min(concurrency, self.runner.capacity or concurrency)
+        try:
+            while waiting or running:
+                fresh = [waiting.pop() for _ in range(min(limit - len(running), len(waiting)))]
+                if fresh:
+                    self._begin(fresh, skills, running, done)
+                self._drop_overlong(running, done)
+                if running:
+                    await self._turn(actor, step, running, done)
+        finally:
+            self.runner.release(list(running))
         return [done[id] for id in order]
 
     def _starts(self, tasks: Sequence[Task], group_size: int, step: int) -> list[tuple[str, str, Task, int]]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from gongfu.core.errors import TokenError
 from gongfu.core.records import Row, Trajectory
 
+NOISE = "noise"
+"""Role of a call that nobody should learn from (a random step in a demonstration)."""
+
 
 def rows_of(trajectory: Trajectory) -> list[Row]:
     """One row for as long as each prompt extends the tokens before it, a new row where it does not.
 
-    So an appended conversation is one row and a window of history one row per turn. `meta["spans"]` lists
+    Calls of role "noise" stay in as context and are masked out; a row without any other call is left out. So an appended conversation is one row and a window of history one row per turn. `meta["spans"]` lists
     (turn index, first token, one past the last) of every response, `meta["trajectory"]` the trajectory's id.
     """
     rows: list[Row] = []
@@ -19,7 +22,7 @@ def rows_of(trajectory: Trajectory) -> list[Row]:
     temperature = 1.0
 
     def close() -> None:
-        if tokens:
+        if any(mask):
             meta = {"trajectory": trajectory.id, "spans": tuple(spans)}
             rows.append(Row(f"{trajectory.id}#{len(rows)}", tuple(tokens), tuple(mask), temperature, meta))
 
@@ -36,8 +39,10 @@ def rows_of(trajectory: Trajectory) -> list[Row]:
             tokens, mask, spans, gap, temperature = [], [], [], call.prompt, call.temperature
         tokens.extend(gap)
         mask.extend([False] * len(gap))
-        spans.append((index, len(tokens), len(tokens) + len(call.response)))
+        trained = call.role != NOISE
+        if trained:
+            spans.append((index, len(tokens), len(tokens) + len(call.response)))
         tokens.extend(call.response)
-        mask.extend([True] * len(call.response))
+        mask.extend([trained] * len(call.response))
     close()
     return rows

@@ -30,8 +30,9 @@ def build_suite(config: SuiteConfig) -> Suite:
         return _custom_suite(config)
     from gongfu.envs.household.suite import HouseholdSuite
 
-    settings = config.model_dump(exclude={"name"})
-    return HouseholdSuite(**{**settings, "kinds": config.kinds or None})
+    settings = config.model_dump(exclude={"name", "kinds", "train", "seen", "unseen"})
+    sizes = {"train": config.train, "seen": config.seen, "unseen": config.unseen}
+    return HouseholdSuite(**settings, kinds=config.kinds or None, sizes=sizes)
 
 
 def _custom_suite(config: CustomSuiteConfig) -> Suite:

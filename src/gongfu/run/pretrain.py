@@ -155,11 +155,9 @@ def _loss(model: Any, batch: Sequence[WeightedRow]) -> tuple[Tensor, float]:
     for i, row in enumerate(batch):
         ids[i, : len(row.tokens)] = torch.tensor(row.tokens)
         weights[i, : len(row.weights)] = torch.tensor(row.weights)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
-        kept = weights[:, 1:] > 0
-        logits = model.lm_head(hidden[kept])
-    logits, targets, weights = logits.float(), ids[:, 1:][kept], weights[:, 1:][kept]
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, :-1]
+    kept = weights[:, 1:] > 0
+    logits, targets, weights = model.lm_head(hidden[kept]), ids[:, 1:][kept], weights[:, 1:][kept]
     loss = (F.cross_entropy(logits, targets, reduction="none") * weights).sum() / weights.sum()
     actions = weights == 1
     right = (logits.argmax(-1) == targets)[actions].float().mean()
