@@ -104,15 +104,14 @@ def _packages() -> SimpleNamespace:
     # alfworld makes this folder when it is imported; without the variable, in the user's home
     os.environ.setdefault("ALFWORLD_DATA", str(Path(tempfile.gettempdir()) / "gongfu-alfworld"))
     try:
-        import fast_downward  # pyright: ignore[reportMissingImports]
         import textworld  # pyright: ignore[reportMissingImports]
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler  # pyright: ignore[reportMissingImports]
         from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH  # pyright: ignore[reportMissingImports]
         from textworld.envs import PddlEnv  # pyright: ignore[reportMissingImports]
-        from textworld.envs.pddl import logic, textgen  # pyright: ignore[reportMissingImports]
+        from textworld.envs.pddl import logic  # pyright: ignore[reportMissingImports]
     except ImportError as e:
         raise MissingExtra("the official ALFWorld engine", "alfworld") from e
-    _repair(textgen, fast_downward)
+    _repair()
     domain, grammar = (Path(path).read_text(encoding="utf-8") for path in (ALFRED_PDDL_PATH, ALFRED_TWL2_PATH))
     return SimpleNamespace(
         infos=textworld.EnvInfos,
@@ -139,8 +138,11 @@ def _new_engine(facts: bool) -> Any:
     return packages.demangler(Engine(wanted), shuffle=False)
 
 
-def _repair(textgen: Any, fast_downward: Any) -> None:
+@cache
+def _repair() -> None:
     """Make the installed packages run on Python 3.13 and do the same work once; no result changes."""
+    import fast_downward  # pyright: ignore[reportMissingImports]
+    from textworld.envs.pddl import textgen  # pyright: ignore[reportMissingImports]
 
     def derive(self: Any, context: Any = None) -> list[Any]:
         # The original updates locals() before eval, which eval no longer sees in Python 3.13 (PEP 667).
