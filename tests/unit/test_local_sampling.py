@@ -174,7 +174,7 @@ def test_a_small_cache_evicts_and_splits_but_changes_nothing(tiny_folder, tmp_pa
         for a, b in zip(ask(small, requests), ask(engines[0], requests), strict=True):
             assert a[0].tokens == b[0].tokens
             assert a[0].logprobs == pytest.approx(b[0].logprobs, abs=BOUND)
-        requests = [SampleRequest(r.prompt + (7, 8), "actor", seed=r.seed, max_tokens=8, session=r.session) for r in requests]
+        requests = [SampleRequest((*r.prompt, 7, 8), "actor", seed=r.seed, max_tokens=8, session=r.session) for r in requests]
     assert sum(1 for _ in small._cache) * small._cache.capacity <= 256
     assert small.stats()["reused_tokens"] < engines[0].stats()["reused_tokens"]
 

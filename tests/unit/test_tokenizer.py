@@ -2,12 +2,12 @@ import json
 import shutil
 
 import pytest
-from support import tiny_tokenizer
 
 from gongfu.core.errors import ModelError, TokenError
 from gongfu.core.tokens import token_span
 from gongfu.engine.protocol import Tokenizer
 from gongfu.engine.tokenizer import HFTokenizer
+from support import tiny_tokenizer
 
 TALK = [{"role": "system", "content": "look"}, {"role": "user", "content": "open fridge 1"}]
 
@@ -71,7 +71,10 @@ def test_template_kinds(folder):
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(ModelError, match="no chat template"):
         HFTokenizer(folder).render(TALK, generation=False)
-    body = "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{% generation %}{{ m.content }}{% endgeneration %}{% continue %}{% endif %}{% endfor %}"
+    body = (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}{% continue %}{% endif %}{% endfor %}"
+    )
     write(folder / "tokenizer_config.json", bos_token={"content": "<s>"}, eos_token="</s>", chat_template=body)
     assert HFTokenizer(folder).render(TALK, generation=False) == "<s>open fridge 1"
     named = [

@@ -158,6 +158,7 @@ class Adapters:
         config = LoraConfig(r=spec.rank, lora_alpha=spec.alpha, lora_dropout=0.0, target_modules=list(spec.targets))  # type: ignore[arg-type]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Already found a `peft_config`")  # several adapters are the point
+            warnings.filterwarnings("ignore", message="fan_in_fan_out")  # PEFT sets it right by itself
             inject_adapter_in_model(config, self.base.backbone, adapter_name=name)
         self.base.model.eval()
 
