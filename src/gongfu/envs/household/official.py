@@ -104,6 +104,7 @@ def _packages() -> SimpleNamespace:
     # alfworld makes this folder when it is imported; without the variable, in the user's home
     os.environ.setdefault("ALFWORLD_DATA", str(Path(tempfile.gettempdir()) / "gongfu-alfworld"))
     try:
+        import fast_downward  # pyright: ignore[reportMissingImports]
         import textworld  # pyright: ignore[reportMissingImports]
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler  # pyright: ignore[reportMissingImports]
         from alfworld.info import ALFRED_PDDL_PATH, ALFRED_TWL2_PATH  # pyright: ignore[reportMissingImports]
@@ -117,6 +118,8 @@ def _packages() -> SimpleNamespace:
         infos=textworld.EnvInfos,
         base=PddlEnv,
         demangler=AlfredDemangler,
+        environment=textworld.Environment,
+        load_lib=fast_downward.load_lib,
         state=logic.PddlState,
         logic=logic.GameLogic(domain=domain, grammar=grammar),
     )
@@ -124,9 +127,24 @@ def _packages() -> SimpleNamespace:
 
 def _new_engine(facts: bool) -> Any:
     packages = _packages()
+    wanted = packages.infos(won=True, admissible_commands=True, facts=facts)
+    return packages.demangler(_engine_class()(wanted), shuffle=False)
+
+
+@cache
+def _engine_class() -> Any:
+    packages = _packages()
+    libraries: list[Any] = []
 
     class Engine(packages.base):
-        """PddlEnv whose domain and grammar were read beforehand."""
+        """PddlEnv whose domain and grammar were read beforehand, and whose copy of the planner's library serves again.
+
+        PddlEnv loads a new copy for each environment and never frees it: several megabytes an episode.
+        """
+
+        def __init__(self, infos: Any) -> None:
+            packages.environment.__init__(self, infos)
+            self.downward_lib = libraries.pop() if libraries else packages.load_lib()
 
         def load(self, filename_or_data: Any) -> None:
             self._game_file, self._game_data, self.walkthrough = None, filename_or_data, None
@@ -134,8 +152,12 @@ def _new_engine(facts: bool) -> Any:
             self._pddl_state = packages.state(self.downward_lib, filename_or_data["pddl_problem"], self._logic)
             self._entity_infos = self._get_entity_infos()
 
-    wanted = packages.infos(won=True, admissible_commands=True, facts=facts)
-    return packages.demangler(Engine(wanted), shuffle=False)
+        def close(self) -> None:
+            if self.downward_lib is not None:
+                libraries.append(self.downward_lib)
+                self.downward_lib = None
+
+    return Engine
 
 
 @cache
