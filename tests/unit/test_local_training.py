@@ -117,7 +117,7 @@ def test_the_step_is_adamw_with_its_own_settings_each_time(engine):
 def test_a_gradient_that_is_not_finite_is_dropped(engine, poison):
     before = copy.deepcopy({k: p.data for k, p in engine._adapters["actor"].parameters.items()})
     engine.forward_backward(rows(), lambda b, lps: (torch.cat(list(lps)).sum() * poison, {}), adapter="actor")
-    with pytest.raises(EngineError, match="gradient norm is (nan|inf)"):
+    with pytest.raises(EngineError, match=r"gradient norm is (nan|inf)"):
         engine.optim_step(STEP, adapter="actor")
     assert all(torch.equal(p.data, before[k]) for k, p in engine._adapters["actor"].parameters.items())
     with pytest.raises(EngineError, match="no gradient"):

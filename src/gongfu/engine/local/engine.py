@@ -145,7 +145,7 @@ class LocalEngine:
         checkpoint.save(self.store / name, self._base, self._adapters, self.version)
         return name
 
-    def load(self, ref: str) -> None:
+    def load(self, ref: str, *, weights_only: bool = False) -> None:
         """Restore what `save` wrote (`ref` as it returned it, or a folder). Raises CheckpointError."""
         self.version = checkpoint.load(self.store / ref, self._base, self._adapters)
         self._cache.clear()

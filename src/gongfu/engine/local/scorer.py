@@ -38,7 +38,7 @@ class Scorer:
         self._check(rows)
         self.adapters.activate(adapter)
         result: dict[int, Tensor] = {}
-        for batch in micro_batches([len(row.tokens) for row in rows], self.score_tokens):
+        for batch in micro_batches([_needed(row) for row in rows], self.score_tokens):
             scored = self._forward([rows[i] for i in batch], "score")
             result.update(zip(batch, (t.cpu() for t in scored), strict=True))
         return [result[i] for i in range(len(rows))]
@@ -50,7 +50,7 @@ class Scorer:
         self._check(rows)
         self.adapters.activate(adapter)
         totals: defaultdict[str, float] = defaultdict(float)
-        for batch in micro_batches([len(row.tokens) for row in rows], self.train_tokens):
+        for batch in micro_batches([_needed(row) for row in rows], self.train_tokens):
             part = [rows[i] for i in batch]
             value, metrics = loss(part, self._forward(part, "train"))
             if not value.requires_grad or value.ndim:
@@ -64,15 +64,20 @@ class Scorer:
 
     def _forward(self, rows: Sequence[Row], purpose: str) -> list[Tensor]:
         """Log-probs [targets] of each row. Rows are padded on the right, where causal attention makes padding inert."""
-        width = max(len(row.tokens) for row in rows)
+        needed = [_needed(row) for row in rows]
+        width = max(needed)
+        ids_BT = torch.zeros(len(rows), width + 1, dtype=torch.long)
+        mask_BT = torch.zeros(len(rows), width + 1, dtype=torch.bool)
+        for b, (row, n) in enumerate(zip(rows, needed, strict=True)):
+            ids_BT[b, : n + 1] = torch.tensor(row.tokens[: n + 1])
+            mask_BT[b, : n + 1] = torch.tensor(row.mask[: n + 1])
         device = self.base.device
-        ids_BT = torch.tensor([row.tokens + (0,) * (width - len(row.tokens)) for row in rows], device=device)
-        mask_BT = torch.tensor([row.mask + (False,) * (width - len(row.mask)) for row in rows], device=device)[:, 1:]
+        ids_BT, mask_BT = ids_BT.to(device), mask_BT[:, 1:].to(device)
         temperature_N = torch.tensor([row.temperature for row in rows for _ in range(row.targets)], device=device)
         with self.base.compute():
-            hidden_BTD = self.base.backbone(input_ids=ids_BT, use_cache=False).last_hidden_state
-            logprobs_N = self._target_logprobs(hidden_BTD[:, :-1][mask_BT], ids_BT[:, 1:][mask_BT], temperature_N)
-        used = sum(len(row.tokens) for row in rows)
+            hidden_BTD = self.base.backbone(input_ids=ids_BT[:, :-1], use_cache=False).last_hidden_state
+            logprobs_N = self._target_logprobs(hidden_BTD[mask_BT], ids_BT[:, 1:][mask_BT], temperature_N)
+        used = sum(needed)
         self.stats[f"{purpose}_processed_tokens"] += used
         self.stats[f"{purpose}_padded_tokens"] += width * len(rows) - used
         return list(logprobs_N.split([row.targets for row in rows]))
@@ -97,6 +102,11 @@ class Scorer:
                 raise EngineError(f"row {row.id}: no token is to be scored (the mask is empty)")
             if not 0 <= min(row.tokens) <= max(row.tokens) < self.base.vocab_size:
                 raise EngineError(f"row {row.id}: token ids outside the vocabulary of {self.base.vocab_size}")
+
+
+def _needed(row: Row) -> int:
+    """Number of tokens to compute: what follows the last scored token, and that token itself, predict nothing wanted."""
+    return len(row.mask) - 1 - row.mask[::-1].index(True)
 
 
 def micro_batches(lengths: Sequence[int], limit: int) -> Iterator[list[int]]:
