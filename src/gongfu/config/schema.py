@@ -29,7 +29,7 @@ class RunConfig(Section):
     trajectories_every: Positive = 1
     """Write the trajectories of every n-th step to the run folder."""
     tensorboard: bool = False
-    threads: int = Field(0, ge=0)
+    threads: int = Field(default=0, ge=0)
     """CPU threads of torch; 0 = all cores."""
 
 
@@ -51,7 +51,7 @@ class LocalEngineConfig(Section):
 
 class LoraConfig(Section):
     rank: Positive = 16
-    alpha: float = Field(32.0, gt=0)
+    alpha: float = Field(default=32.0, gt=0)
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -95,17 +95,17 @@ class CustomSuiteConfig(Section):
 class WorkersConfig(Section):
     """Worker processes for suites that block or crash."""
 
-    count: int = Field(0, ge=0)
+    count: int = Field(default=0, ge=0)
     """0 = play in this process."""
-    reset_timeout: float = Field(60.0, gt=0)
+    reset_timeout: float = Field(default=60.0, gt=0)
     """Seconds."""
-    step_timeout: float = Field(30.0, gt=0)
+    step_timeout: float = Field(default=30.0, gt=0)
 
 
 class RolloutConfig(Section):
     context: Literal["append", "window"] = "append"
     """append: one growing conversation, one training row an episode. window: the papers' prompt, one row a turn."""
-    window: int = Field(2, ge=0)
+    window: int = Field(default=2, ge=0)
     """Turns of history in a window prompt."""
     format: Literal["plain", "tagged"] = "plain"
     """plain: the response is the action. tagged: <think>..</think><action>..</action>."""
@@ -115,7 +115,7 @@ class RolloutConfig(Section):
     """Show the admissible actions with every observation."""
     mode: Literal["generate", "choose"] = "generate"
     """choose: sample among the admissible actions by their log-probs."""
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(default=1.0, ge=0)
     max_response: Positive = 32
     """Longest response, tokens."""
     max_context: Positive = 2048
@@ -126,17 +126,17 @@ class RolloutConfig(Section):
 
 
 class OptimConfig(Section):
-    lr: float = Field(1e-4, gt=0)
-    warmup_steps: int = Field(0, ge=0)
+    lr: float = Field(default=1e-4, gt=0)
+    warmup_steps: int = Field(default=0, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    clip: float = Field(1.0, ge=0)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    clip: float = Field(default=1.0, ge=0)
     """Bound of the gradient norm; 0 = none."""
 
 
 class KLConfig(Section):
-    coefficient: float = Field(0.0, ge=0)
+    coefficient: float = Field(default=0.0, ge=0)
     estimator: Literal["k1", "k2", "k3"] = "k3"
     place: Literal["loss", "reward"] = "loss"
 
@@ -154,22 +154,22 @@ class GRPOConfig(Section):
     """Deviation that GRPO divides by."""
     statistics: Literal["trajectory", "step"] = "trajectory"
     """Unit over which group mean and deviation are taken: each episode once, or once per step it took."""
-    gamma: float = Field(1.0, gt=0, le=1)
+    gamma: float = Field(default=1.0, gt=0, le=1)
     """Discount of step returns; 1 = every step is paid the episode's score."""
-    invalid_penalty: float = Field(0.0, ge=0)
+    invalid_penalty: float = Field(default=0.0, ge=0)
     """Taken off the return of every step whose action was invalid."""
     epochs: Positive = 1
     minibatches: Positive = 1
     """Optimiser steps per epoch."""
-    clip_low: float = Field(0.2, gt=0, lt=1)
-    clip_high: float = Field(0.2, gt=0)
-    dual_clip: float = Field(0.0, ge=0)
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_high: float = Field(default=0.2, gt=0)
+    dual_clip: float = Field(default=0.0, ge=0)
     """Bound c > 1 on the ratio for negative advantages; 0 = off."""
     aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = "token-mean"
     norm_length: Positive = 1024
     """Constant of seq-mean-token-sum-norm (Dr.GRPO), tokens."""
     kl: KLConfig = KLConfig()
-    max_gap: float = Field(0.5, gt=0)
+    max_gap: float = Field(default=0.5, gt=0)
     """Largest mean |log-prob of the trainer - of the sampler| on fresh samples; beyond it the run stops."""
 
     @model_validator(mode="after")
@@ -190,11 +190,11 @@ class GRPOConfig(Section):
 class EvalConfig(Section):
     split: str = "seen"
     """Split of the evaluations during training."""
-    every: int = Field(10, ge=0)
+    every: int = Field(default=10, ge=0)
     """Evaluate every n steps, and before the first and after the last; 0 = only these two."""
     tasks: Positive = 100
     """The first n tasks of the split, always the same."""
-    temperature: float = Field(0.0, ge=0)
+    temperature: float = Field(default=0.0, ge=0)
 
 
 class SFTConfig(Section):
@@ -210,7 +210,7 @@ class SFTConfig(Section):
     epochs: Positive = 1
     batch: Positive = 16
     """Episodes per optimiser step."""
-    lr: float = Field(5e-4, gt=0)
+    lr: float = Field(default=5e-4, gt=0)
 
 
 class PretrainConfig(Section):
@@ -223,7 +223,7 @@ class PretrainConfig(Section):
     positions: Positive = 2048
     steps: Positive = 2400
     batch_tokens: Positive = 6400
-    lr: float = Field(2e-3, gt=0)
+    lr: float = Field(default=2e-3, gt=0)
     observation_weight: Share = 0.1
     """Weight of observation tokens in the loss, against 1 for action tokens."""
     noise: Share = 0.1

@@ -18,8 +18,10 @@ class StepReport:
 
 
 class Method(Protocol):
-    adapters: tuple[str, ...]
-    """Names of the adapters it trains; the first one acts."""
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the adapters it trains; the first one acts."""
+        ...
 
     def step(self, k: int) -> StepReport:
         """Run step k (from 0): rollouts, credit, update, publish. Depends on (seed, k, weights, state) only."""

@@ -12,8 +12,9 @@ NOISE = "noise"
 def rows_of(trajectory: Trajectory) -> list[Row]:
     """One row for as long as each prompt extends the tokens before it, a new row where it does not.
 
-    Calls of role "noise" stay in as context and are masked out; a row without any other call is left out. So an appended conversation is one row and a window of history one row per turn. `meta["spans"]` lists
-    (turn index, first token, one past the last) of every response, `meta["trajectory"]` the trajectory's id.
+    So an appended conversation is one row and a window of history one row per turn. Calls of role "noise" stay in as
+    context and are masked out; a row without any other call is left out. `meta["spans"]` lists (turn index, first token,
+    one past the last) of every trained response, `meta["trajectory"]` the trajectory's id.
     """
     rows: list[Row] = []
     tokens: list[int] = []

@@ -6,7 +6,6 @@ So that learning curves of several seeds can be had on a laptop CPU: about a mil
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -138,10 +137,10 @@ def _new_model(settings: PretrainConfig, vocabulary_size: int, end: int) -> Any:
 
 
 def _schedule(step: int, steps: int, warmup: int = 50) -> float:
-    """Linear warm-up, then a cosine down to a tenth."""
+    """Linear warm-up, constant, and down to a tenth over the last fifth."""
     if step < warmup:
         return step / warmup
-    return 0.1 + 0.45 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+    return min(1.0, 0.1 + 0.9 * (steps - step) / (0.2 * steps))
 
 
 def _loss(model: Any, batch: Sequence[WeightedRow]) -> tuple[Tensor, float]:

@@ -60,7 +60,7 @@ def save(folder: Path, base: BaseModel, adapters: Adapters, version: int) -> Non
     shutil.rmtree(old, ignore_errors=True)
 
 
-def load(folder: Path, base: BaseModel, adapters: Adapters) -> int:
+def load(folder: Path, base: BaseModel, adapters: Adapters, *, weights_only: bool = False) -> int:
     """Restore what `save` wrote, creating adapters that are missing and leaving others alone; returns the version.
 
     Everything is verified before anything changes. Raises CheckpointError for a checkpoint that is missing, torn,
@@ -83,20 +83,20 @@ def load(folder: Path, base: BaseModel, adapters: Adapters) -> int:
         weights, moments = states[name]
         if set(weights) != set(adapter.parameters):
             raise CheckpointError(f"{folder}: the weights of adapter {name!r} do not fit this model's modules")
-        _restore(adapter, weights, moments)
-        adapter.steps = manifest["adapters"][name]["steps"]
+        _restore(adapter, weights, {} if weights_only else moments)
+        adapter.steps = 0 if weights_only else manifest["adapters"][name]["steps"]
         adapter.publish()
     return manifest["version"]
 
 
 def fingerprint(base: BaseModel) -> str:
-    """Digest that tells base models apart: all names, shapes and types, and some of the weights' bytes."""
+    """Digest that tells base models apart: all names and shapes, and some of the weights (the same in every precision)."""
     digest = hashlib.sha256()
     for name, p in base.model.named_parameters():
         if ".lora_" not in name:
             name = name.replace(".base_layer", "")
             sample = p.detach().flatten()[:64].float().cpu()
-            digest.update(f"{name}{tuple(p.shape)}{p.dtype}".encode() + struct.pack(f"{len(sample)}f", *sample.tolist()))
+            digest.update(f"{name}{tuple(p.shape)}".encode() + struct.pack(f"{len(sample)}f", *sample.tolist()))
     return digest.hexdigest()
 
 

@@ -136,18 +136,22 @@ class LocalEngine:
         return self.version
 
     def save(self, name: str) -> str:
-        """Write adapters, optimiser states and version to `store`/`name`; returns the reference for `load`.
+        """Write adapters, optimiser states and version to `store`/`name` (or to an absolute folder); returns the reference.
 
         Save after `sync`: `load` publishes the saved weights under the saved version.
         """
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            raise EngineError(f"checkpoint name {name!r}: use letters, digits, '.', '_' or '-'")
+        if not Path(name).is_absolute() and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise EngineError(f"checkpoint name {name!r}: use letters, digits, '.', '_' or '-', or an absolute folder")
         checkpoint.save(self.store / name, self._base, self._adapters, self.version)
         return name
 
     def load(self, ref: str, *, weights_only: bool = False) -> None:
-        """Restore what `save` wrote (`ref` as it returned it, or a folder). Raises CheckpointError."""
-        self.version = checkpoint.load(self.store / ref, self._base, self._adapters)
+        """Restore what `save` wrote (`ref` as it returned it, or a folder). Raises CheckpointError.
+
+        `weights_only`: the adapters' weights alone, with fresh optimisers and the version as it is (a cold start).
+        """
+        version = checkpoint.load(self.store / ref, self._base, self._adapters, weights_only=weights_only)
+        self.version = self.version if weights_only else version
         self._cache.clear()
 
     def stats(self) -> dict[str, float]:
