@@ -79,6 +79,17 @@ def test_loading_into_existing_adapters_replaces_weights_and_optimiser(make, tra
     assert same(state(trained), saved) and trained.version == 1
 
 
+def test_a_checkpoint_from_before_training_resets_the_optimiser(make):
+    once, twice = (make(("actor", ACTOR), ("proposer", PROPOSER)) for _ in range(2))
+    ref = twice.save("start")
+    train(twice, 2)
+    twice.load(ref)
+    for engine in (once, twice):
+        train(engine, 2)
+        engine.sync()
+    assert same(state(once), state(twice))
+
+
 def test_the_sampler_serves_what_was_loaded(make, trained):
     request = SampleRequest(tuple(range(5, 15)), "actor", seed=0, max_tokens=5, temperature=0, session="s")
     sample = asyncio.run(trained.sample([request]))[0][0]
