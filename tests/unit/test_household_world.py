@@ -87,6 +87,14 @@ def test_holding_one_object_at_a_time_and_only_where_it_fits() -> None:
     assert "move apple 2 to desk 1" in actions and not [a for a in actions if a.startswith("take")]
     _, actions, _ = play(*TAKE, "go to shelf 1")
     assert not [a for a in actions if a.startswith("move")]  # no canContain fact
+    assert [a for a in play(*TAKE)[1] if a.startswith("move")] == ["move apple 2 to drawer 1"]  # the other drawer is closed
+
+
+def test_contents_are_listed_in_the_order_of_the_ids_and_once() -> None:
+    text = "On the desk 1, you see a desklamp 1, a knife 1, and a mug 1."
+    assert play("go to desk 1", "take knife 1 from desk 1", "move knife 1 to desk 1", "examine desk 1")[0] == text
+    mug = ("go to shelf 1", "take mug 1 from shelf 1", "go to desk 1", "move mug 1 to desk 1")  # where it lies already
+    assert play(*mug, "examine desk 1")[0] == text
 
 
 def test_an_object_in_two_receptacles_stays_in_the_other_when_taken_from_one() -> None:
@@ -113,6 +121,10 @@ def test_an_object_in_two_receptacles_stays_in_the_other_when_taken_from_one() -
             ("go to fridge 1", "cool apple 2 with fridge 1", "go to microwave 1", "heat apple 2 with microwave 1"),
             "This is a hot apple 2.",
         ),
+        (
+            ("go to microwave 1", "heat apple 2 with microwave 1", "go to fridge 1", "cool apple 2 with fridge 1"),
+            "This is a cold apple 2.",
+        ),
     ],
 )
 def test_treating_needs_the_right_appliance_but_no_open_door(commands: tuple[str, ...], sentence: str) -> None:
@@ -129,6 +141,12 @@ def test_slicing_reaches_through_a_closed_door_and_is_remembered() -> None:
     assert play(*hold, "examine apple 1")[0] == "This is a cool sliced apple 1."  # it was cool at the start
     clean = ("go to sinkbasin 1", "clean apple 1 with sinkbasin 1")
     assert play(*hold, *clean, "examine apple 1")[0] == "This is a cool and clean sliced apple 1."
+
+
+def test_an_object_is_sliced_where_it_is_and_not_where_it_was() -> None:
+    moved = (*TAKE, "go to desk 1", "move apple 2 to desk 1", "take knife 1 from desk 1")
+    assert "slice apple 2 with knife 1" in play(*moved)[1]
+    assert not [a for a in play(*moved, "go to drawer 1")[1] if a.startswith("slice")]
 
 
 def test_objects_that_hold_others() -> None:
