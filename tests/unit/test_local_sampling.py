@@ -175,8 +175,23 @@ def test_a_small_cache_evicts_and_splits_but_changes_nothing(tiny_folder, tmp_pa
             assert a[0].tokens == b[0].tokens
             assert a[0].logprobs == pytest.approx(b[0].logprobs, abs=BOUND)
         requests = [SampleRequest((*r.prompt, 7, 8), "actor", seed=r.seed, max_tokens=8, session=r.session) for r in requests]
-    assert sum(1 for _ in small._cache) * small._cache.capacity <= 256
+        assert small._cache.rows * small._cache.capacity <= 256
     assert small.stats()["reused_tokens"] < engines[0].stats()["reused_tokens"]
+
+
+def test_the_cache_stays_within_its_limit_whatever_comes(tiny_folder, tmp_path):
+    engine = make(tiny_folder, tmp_path, cache_tokens=1024)
+    cache, rng = engine._cache, random.Random(0)
+    for turn in range(12):
+        n, length = rng.choice([(2, 300), (14, 30), (6, 90), (1, 480)])
+        requests = [
+            SampleRequest(prompt(i, length), "actor", seed=turn, max_tokens=5, session=f"s{rng.randrange(20)}")
+            for i in range(n)
+        ]
+        for request, (sample,) in zip(requests, ask(engine, requests), strict=True):
+            assert sample.logprobs == pytest.approx(rescore(engine, request, sample), abs=BOUND)
+        assert cache.rows * cache.capacity <= 1024
+    assert engine.stats()["reused_tokens"] > 0
 
 
 def test_rows_that_finish_early_leave_gaps_and_the_others_go_on_undisturbed(engines):

@@ -102,7 +102,7 @@ def _resolve(dtype: Dtype, stored: torch.dtype | None, device: torch.device) -> 
     """ "auto" keeps a half-precision checkpoint in bfloat16, unless the CPU has to emulate it (four times slower)."""
     if dtype != "auto":
         return torch.float32 if dtype == "float32" else torch.bfloat16
-    quick = device.type != "cpu" or torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    quick = device.type != "cpu" or (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
     return torch.bfloat16 if quick and stored in (torch.bfloat16, torch.float16) else torch.float32
 
 

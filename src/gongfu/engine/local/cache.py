@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,9 +23,6 @@ class Slot:
     owner: Hashable | None = None
     """Session that may come back for it; a slot without an owner lives only during one call."""
     used: int = 0
-
-    def __len__(self) -> int:
-        return len(self.tokens)
 
 
 class KVCache:
@@ -48,8 +45,9 @@ class KVCache:
         self._owners: dict[Hashable, Slot] = {}
         self._clock = 0
 
-    def __iter__(self) -> Iterator[Slot]:
-        return iter(self._slots)
+    def fits(self, rows: int, length: int) -> bool:
+        """Whether the limit allows so many slots of so many tokens."""
+        return rows * _blocks(length) <= self.limit
 
     def find(self, owner: Hashable) -> Slot | None:
         return self._owners.get(owner)
@@ -68,17 +66,22 @@ class KVCache:
 
     def reserve(self, held: Sequence[Slot], owners: Sequence[Hashable | None], length: int) -> list[Slot]:
         """New empty slots for `owners`, with room for `length` tokens in them and in `held`, which are not evicted."""
-        capacity = max(self.capacity, -(-length // _BLOCK) * _BLOCK)
+        needed = len(held) + len(owners)
+        capacity = max(self.capacity, _blocks(length))
+        if needed * capacity > self.limit:
+            capacity = _blocks(length)  # shorter slots than before: longer ones that nobody holds must go
         holding = {id(slot) for slot in held}
         idle = sorted((slot for slot in self._slots if id(slot) not in holding), key=lambda slot: slot.used)
-        needed = len(held) + len(owners)
-        for slot in idle[: max(0, needed + len(idle) - max(needed, self.limit // capacity))]:
-            self._slots.remove(slot)
-            self._owners.pop(slot.owner, None)
-        rows = len(self._slots) + len(owners)
-        if capacity > self.capacity or rows > self.rows:
-            if capacity > self.capacity and rows * 2 * self.capacity <= self.limit:
-                capacity = max(capacity, 2 * self.capacity)
+        kept = len(idle)
+        for slot in idle:
+            if len(slot.tokens) > capacity or (needed + kept) * capacity > self.limit:
+                self._slots.remove(slot)
+                self._owners.pop(slot.owner, None)
+                kept -= 1
+        rows = needed + kept
+        if capacity > self.capacity and 2 * self.capacity * rows <= self.limit:
+            capacity = max(capacity, 2 * self.capacity)  # sequences grow turn by turn: copy them less often
+        if capacity != self.capacity or rows > self.rows:
             self._rebuild(rows, capacity)
         taken = {slot.index for slot in self._slots}
         free = (index for index in range(self.rows) if index not in taken)
@@ -96,7 +99,7 @@ class KVCache:
 
     def gather(self, source: Slot, places: Sequence[int], target: Slot, tokens: Sequence[int]) -> None:
         """Append `tokens`, stored at `places` of `source`, to `target`."""
-        start = len(target)
+        start = len(target.tokens)
         index = torch.tensor(places, device=self.device)
         for stored in (*self.keys, *self.values):
             stored[target.index, :, start : start + len(places)] = stored[source.index].index_select(1, index)
@@ -125,7 +128,7 @@ class KVCache:
         old = (self.keys, self.values)
         living = sorted(self._slots, key=lambda slot: slot.index)
         source = torch.tensor([slot.index for slot in living], dtype=torch.long, device=self.device)
-        length = max((len(slot) for slot in living), default=0)
+        length = max((len(slot.tokens) for slot in living), default=0)
 
         def moved(stored: list[Tensor], sizes: list[tuple[int, int]]) -> list[Tensor]:
             # Zeros, not empty: masked places are multiplied by zero, which would keep a NaN alive.
@@ -140,6 +143,10 @@ class KVCache:
         self.rows, self.capacity = rows, capacity
         for index, slot in enumerate(living):
             slot.index = index
+
+
+def _blocks(length: int) -> int:
+    return -(-length // _BLOCK) * _BLOCK
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

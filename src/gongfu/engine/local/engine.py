@@ -31,8 +31,10 @@ _COUNTERS = (
     "sample_padded_tokens",
     "score_processed_tokens",
     "score_padded_tokens",
+    "score_shared_tokens",
     "train_processed_tokens",
     "train_padded_tokens",
+    "train_shared_tokens",
     "trained_tokens",
 )
 
@@ -158,7 +160,8 @@ class LocalEngine:
         """Cumulative counters of tokens.
 
         sampled, prompt (as asked for) and reused (prompt tokens that needed no forward pass); processed and padded in
-        sampling, scoring and training; trained (scored tokens in training rows).
+        sampling, scoring and training; shared in scoring and training (tokens of a prefix computed once for several rows);
+        trained (scored tokens in training rows).
         """
         return {key: float(self._stats[key]) for key in _COUNTERS}
 

@@ -128,7 +128,7 @@ class Sampler:
         longest = 0
         for path in paths:
             longest = max(longest, path.room)
-            if wave and (len(wave) + 1) * longest > self.cache.limit:
+            if wave and not self.cache.fits(len(wave) + 1, longest):
                 yield wave
                 wave, longest = [], path.room
             wave.append(path)
@@ -155,9 +155,12 @@ class Sampler:
         for path in paths:  # a session asked twice in one call is continued by the first
             if path.slot is not None and held.setdefault(id(path.slot), path) is not path:
                 path.slot = None
+        for path in held.values():  # what the prompt does not share is lost, and need not fit
+            assert path.slot is not None
+            del path.slot.tokens[common_prefix(path.slot.tokens, path.request.prompt) :]
         new = [path for path in paths if path.slot is None]
         owners = self._unique_owners(new, held.values())
-        slots = self.cache.reserve([p.slot for p in held.values() if p.slot], owners, max(p.room for p in paths))
+        slots = self.cache.reserve([p.slot for p in held.values() if p.slot is not None], owners, max(p.room for p in paths))
         for path, slot in zip(new, slots, strict=True):
             path.slot = slot
 
@@ -241,7 +244,7 @@ class Sampler:
             if not going:
                 return
             live = [path for path, _ in going]
-            rows = [(path.slot.index, len(path.slot), (token,)) for path, token in going]  # type: ignore[union-attr, arg-type]
+            rows = [(path.slot.index, len(path.slot.tokens), (token,)) for path, token in going]  # type: ignore[union-attr, arg-type]
             step = extend(rows, dtype=self.base.dtype, device=self.base.device)
             hidden = self.forward.hidden(step, self.cache, adapter)
             for path, token in going:

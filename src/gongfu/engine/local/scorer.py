@@ -1,9 +1,10 @@
-"""Log-probs of given tokens, and the gradients of a loss over them, in length-sorted micro-batches."""
+"""Log-probs of given tokens, and the gradients of a loss over them, in length-sorted micro-batches of packed rows."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from gongfu.core.errors import EngineError
 from gongfu.core.records import Row
 from gongfu.engine.local.adapters import Adapters
 from gongfu.engine.local.base import BaseModel
+from gongfu.engine.local.packing import Pack, attention_cost, can_pack, hidden_states, lay_out, plan
 from gongfu.engine.protocol import LossFn
 
 _CHUNK_LOGITS = 1 << 24
@@ -31,6 +33,7 @@ class Scorer:
         self.stats = stats
         self.train_tokens = train_tokens
         self.score_tokens = score_tokens
+        self._attention = attention_cost(base)
 
     @torch.no_grad()
     def logprobs(self, rows: Sequence[Row], adapter: str | None) -> list[Tensor]:
@@ -38,9 +41,9 @@ class Scorer:
         self._check(rows)
         self.adapters.activate(adapter)
         result: dict[int, Tensor] = {}
-        for batch in micro_batches([_needed(row) for row in rows], self.score_tokens):
-            scored = self._forward([rows[i] for i in batch], "score")
-            result.update(zip(batch, (t.cpu() for t in scored), strict=True))
+        for batch in self._batches(rows, self.score_tokens):
+            scored = self._forward(rows, batch, "score")
+            result.update(zip(_members(batch), (t.cpu() for t in scored), strict=True))
         return [result[i] for i in range(len(rows))]
 
     def forward_backward(self, rows: Sequence[Row], loss: LossFn, adapter: str) -> dict[str, float]:
@@ -50,9 +53,9 @@ class Scorer:
         self._check(rows)
         self.adapters.activate(adapter)
         totals: defaultdict[str, float] = defaultdict(float)
-        for batch in micro_batches([_needed(row) for row in rows], self.train_tokens):
-            part = [rows[i] for i in batch]
-            value, metrics = loss(part, self._forward(part, "train"))
+        for batch in self._batches(rows, self.train_tokens):
+            part = [rows[i] for i in _members(batch)]
+            value, metrics = loss(part, self._forward(rows, batch, "train"))
             if not value.requires_grad or value.ndim:
                 raise EngineError("the loss must be a scalar tensor that depends on the log-probs")
             value.backward()
@@ -62,25 +65,40 @@ class Scorer:
             self.stats["trained_tokens"] += sum(row.targets for row in part)
         return dict(totals)
 
-    def _forward(self, rows: Sequence[Row], purpose: str) -> list[Tensor]:
-        """Log-probs [targets] of each row. Rows are padded on the right, where causal attention makes padding inert."""
-        needed = [_needed(row) for row in rows]
-        width = max(needed)
-        ids_BT = torch.zeros(len(rows), width + 1, dtype=torch.long)
-        mask_BT = torch.zeros(len(rows), width + 1, dtype=torch.bool)
-        for b, (row, n) in enumerate(zip(rows, needed, strict=True)):
-            ids_BT[b, : n + 1] = torch.tensor(row.tokens[: n + 1])
-            mask_BT[b, : n + 1] = torch.tensor(row.mask[: n + 1])
+    @cached_property
+    def _can_pack(self) -> bool:
+        return can_pack(self.base)
+
+    def _batches(self, rows: Sequence[Row], limit: int) -> Iterator[list[Pack]]:
+        """Micro-batches of packs of rows that share a prefix, and of rows alone (which attend without a mask)."""
+        sequences = [row.tokens[: _needed(row)] for row in rows]
+        packs = plan(sequences, limit=limit, attention=self._attention)
+        packed = [pack for pack in packs if len(pack.members) > 1]
+        if packed and not self._can_pack:
+            packs, packed = [Pack((i,), 0, len(ids)) for i, ids in enumerate(sequences)], []
+        alone = sorted((pack for pack in packs if len(pack.members) == 1), key=lambda pack: pack.members)
+        for part in (packed, alone):
+            for batch in micro_batches([pack.width for pack in part], limit):
+                yield [part[k] for k in batch]
+
+    def _forward(self, rows: Sequence[Row], packs: Sequence[Pack], purpose: str) -> list[Tensor]:
+        """Log-probs [targets] of each row of the packs in turn. Padding is on the right, where no token looks."""
+        members = [rows[i] for i in _members(packs)]
         device = self.base.device
-        ids_BT, mask_BT = ids_BT.to(device), mask_BT[:, 1:].to(device)
-        temperature_N = torch.tensor([row.temperature for row in rows for _ in range(row.targets)], device=device)
+        layout = lay_out(packs, {i: rows[i].tokens[: _needed(rows[i])] for i in _members(packs)}, self.base)
+        scored = [torch.tensor(row.mask).nonzero()[:, 0] for row in members]
+        row_N = torch.cat([torch.full_like(at, b) for b, at in zip(layout.rows, scored, strict=True)]).to(device)
+        place_N = torch.cat([places[at - 1] for places, at in zip(layout.places, scored, strict=True)]).to(device)
+        target_N = torch.cat([torch.tensor(row.tokens)[at] for row, at in zip(members, scored, strict=True)]).to(device)
+        temperature_N = torch.tensor([row.temperature for row in members for _ in range(row.targets)], device=device)
         with self.base.compute():
-            hidden_BTD = self.base.backbone(input_ids=ids_BT[:, :-1], use_cache=False).last_hidden_state
-            logprobs_N = self._target_logprobs(hidden_BTD[mask_BT], ids_BT[:, 1:][mask_BT], temperature_N)
-        used = sum(needed)
+            hidden_BTD = hidden_states(self.base, layout)
+            logprobs_N = self._target_logprobs(hidden_BTD[row_N, place_N], target_N, temperature_N)
+        used = sum(pack.width for pack in packs)
         self.stats[f"{purpose}_processed_tokens"] += used
-        self.stats[f"{purpose}_padded_tokens"] += width * len(rows) - used
-        return list(logprobs_N.split([row.targets for row in rows]))
+        self.stats[f"{purpose}_padded_tokens"] += layout.ids.numel() - used
+        self.stats[f"{purpose}_shared_tokens"] += sum(pack.prefix * (len(pack.members) - 1) for pack in packs)
+        return list(logprobs_N.split([row.targets for row in members]))
 
     def _target_logprobs(self, hidden_ND: Tensor, targets_N: Tensor, temperature_N: Tensor) -> Tensor:
         """Log-softmax over the vocabulary at the target positions only; chunks are recomputed in the backward pass."""
@@ -107,6 +125,10 @@ class Scorer:
 def _needed(row: Row) -> int:
     """Number of tokens to compute: what follows the last scored token, and that token itself, predict nothing wanted."""
     return len(row.mask) - 1 - row.mask[::-1].index(True)
+
+
+def _members(packs: Sequence[Pack]) -> list[int]:
+    return [i for pack in packs for i in pack.members]
 
 
 def micro_batches(lengths: Sequence[int], limit: int) -> Iterator[list[int]]:
