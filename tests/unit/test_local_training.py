@@ -6,7 +6,7 @@ import torch
 from gongfu.core.errors import EngineError, ModelError
 from gongfu.core.records import Row
 from gongfu.engine.local import LocalEngine
-from gongfu.engine.local.scorer import micro_batches
+from gongfu.engine.local.batching import micro_batches
 from gongfu.engine.protocol import LoraSpec, OptimParams
 from support import tiny_model, tiny_tokenizer
 

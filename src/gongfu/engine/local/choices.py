@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gongfu.engine.local.batching import micro_batches
 from gongfu.engine.local.cache import common_prefix
 from gongfu.engine.local.draw import pick
 from gongfu.engine.local.step import Step
@@ -59,21 +60,12 @@ def choose(sampler: Sampler, paths: Sequence[Path], adapter: str | None) -> None
     for path in paths:
         assert path.request.choices is not None
         groups.setdefault((path.request.prompt, path.request.choices), []).append(path)
-    batch: list[list[Path]] = []
-    size = 0
-    ordered = sorted(groups.values(), key=lambda members: _width(members))
-    for members in ordered:
-        size = _width(members)
-        if batch and size * (len(batch) + 1) > sampler.prefill_tokens:
-            _choose(sampler, batch, adapter)
-            batch = []
-        batch.append(members)
-    if batch:
-        _choose(sampler, batch, adapter)
+    members = list(groups.values())
+    for batch in micro_batches([_width(group) for group in members], sampler.prefill_tokens):
+        _choose(sampler, [members[i] for i in batch], adapter)
 
 
 def _known(path: Path) -> int:
-    assert path.slot is not None
     return min(common_prefix(path.slot.tokens, path.request.prompt), len(path.request.prompt) - 1)
 
 
@@ -87,7 +79,7 @@ def _width(members: Sequence[Path]) -> int:
 def _choose(sampler: Sampler, batch: Sequence[list[Path]], adapter: str | None) -> None:
     for members in batch:
         members.sort(key=lambda path: -_known(path))
-    batch = sorted(batch, key=lambda members: members[0].slot.index)  # type: ignore[union-attr]
+    batch = sorted(batch, key=lambda members: members[0].slot.index)
     leaders = [members[0] for members in batch]
     known = [_known(leader) for leader in leaders]
     step = _packed_step(sampler, leaders, known)
@@ -96,7 +88,7 @@ def _choose(sampler: Sampler, batch: Sequence[list[Path]], adapter: str | None) 
     for b, members in enumerate(batch):
         leader, prompt = leaders[b], leaders[b].request.prompt
         tree, listed = leader.tree, leader.request.choices
-        assert leader.slot is not None and tree is not None and listed is not None
+        assert tree is not None and listed is not None
         sampler.stats["prompt_tokens"] += len(prompt) * len(members)
         sampler.stats["reused_tokens"] += known[b] + len(prompt) * (len(members) - 1)
         new = len(prompt) - known[b]
@@ -105,7 +97,6 @@ def _choose(sampler: Sampler, batch: Sequence[list[Path]], adapter: str | None) 
         normalised = tuple(torch.tensor(totals, dtype=torch.float64).log_softmax(0).tolist())
         leader.slot.tokens = list(prompt)
         for path in reversed(members):  # the leader last: it overwrites the tree that the others copy from
-            assert path.slot is not None
             c = pick(totals, path.request.temperature, path.random.random())
             path.tokens, path.logprobs, path.stop = list(listed[c]), logprobs[c], "choice"
             path.choice, path.choice_logprobs = c, normalised
@@ -122,7 +113,7 @@ def _packed_step(sampler: Sampler, leaders: Sequence[Path], known: Sequence[int]
     device = sampler.base.device
     parts: list[tuple[list[int], list[int]]] = []
     for leader, start in zip(leaders, known, strict=True):
-        assert leader.tree is not None and leader.slot is not None
+        assert leader.tree is not None
         prompt = leader.request.prompt
         del leader.slot.tokens[start:]
         ids = [*prompt[start:], *leader.tree.nodes]
@@ -140,7 +131,7 @@ def _packed_step(sampler: Sampler, leaders: Sequence[Path], known: Sequence[int]
         visible[b, new : new + nodes, end : end + nodes] = leader.tree.ancestry()
     return Step(
         torch.tensor([ids + [0] * (T - len(ids)) for ids, _ in parts], device=device),
-        [leader.slot.index for leader in leaders],  # type: ignore[union-attr]
+        [leader.slot.index for leader in leaders],
         known,
         [len(ids) for ids, _ in parts],
         torch.tensor([positions + [0] * (T - len(positions)) for _, positions in parts], device=device),

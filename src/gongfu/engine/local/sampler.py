@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,11 +14,15 @@ from torch import Tensor
 from gongfu.core.errors import EngineError
 from gongfu.engine.local import choices
 from gongfu.engine.local.base import BaseModel
+from gongfu.engine.local.batching import micro_batches
 from gongfu.engine.local.cache import KVCache, Slot, common_prefix
 from gongfu.engine.local.draw import draw, generator
 from gongfu.engine.local.forward import Forward
 from gongfu.engine.local.step import Step, extend
 from gongfu.engine.protocol import Sample, SampleRequest
+
+_Prefill = tuple[Slot, tuple[int, ...], int]
+"""A slot, the prompt that it shall hold, and how many tokens of it are stored already."""
 
 
 @dataclass(eq=False)
@@ -28,10 +33,10 @@ class Path:
     number: int
     random: random.Random
     tree: choices.Tree | None = None
-    slot: Slot | None = None
+    slot: Slot = field(init=False)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    stop: str = "length"
+    stop: Literal["stop", "length", "choice"] = "length"
     choice: int | None = None
     choice_logprobs: tuple[float, ...] | None = None
 
@@ -51,7 +56,7 @@ class Path:
         return Sample(
             tuple(self.tokens),
             tuple(self.logprobs),
-            self.stop,  # type: ignore[arg-type]
+            self.stop,
             version,
             self.choice,
             self.choice_logprobs,
@@ -137,52 +142,44 @@ class Sampler:
     def _play(self, paths: list[Path], adapter: str | None, choosing: bool) -> None:
         self._seat(paths)
         try:
-            paths = sorted(paths, key=lambda path: path.slot.index)  # type: ignore[union-attr]
+            paths = sorted(paths, key=lambda path: path.slot.index)  # adjacent rows are read without a copy
             if choosing:
                 choices.choose(self, paths, adapter)
             else:
                 self._generate(paths, adapter)
         finally:
             for path in paths:
-                if path.slot is not None:
-                    self.cache.release(path.slot)
+                self.cache.release(path.slot)
 
     def _seat(self, paths: Sequence[Path]) -> None:
-        """A slot for every path: the one of its session, or a new one."""
+        """A slot for every path: that of its session, or a new one. A session asked twice goes on with the first."""
+        held: list[Slot] = []
+        new: list[tuple[Path, Hashable | None]] = []
+        seen: set[Hashable] = set()
         for path in paths:
-            path.slot = self.cache.find(path.owner) if path.owner is not None else None
-        held: dict[int, Path] = {}
-        for path in paths:  # a session asked twice in one call is continued by the first
-            if path.slot is not None and held.setdefault(id(path.slot), path) is not path:
-                path.slot = None
-        for path in held.values():  # what the prompt does not share is lost, and need not fit
-            assert path.slot is not None
-            del path.slot.tokens[common_prefix(path.slot.tokens, path.request.prompt) :]
-        new = [path for path in paths if path.slot is None]
-        owners = self._unique_owners(new, held.values())
-        slots = self.cache.reserve([p.slot for p in held.values() if p.slot is not None], owners, max(p.room for p in paths))
-        for path, slot in zip(new, slots, strict=True):
+            owner = None if path.owner in seen else path.owner
+            seen.add(path.owner)
+            slot = None if owner is None else self.cache.find(owner)
+            if slot is None:
+                new.append((path, owner))
+            else:
+                # What the prompt does not share is lost, and need not fit.
+                del slot.tokens[common_prefix(slot.tokens, path.request.prompt) :]
+                path.slot = slot
+                held.append(slot)
+        slots = self.cache.reserve(held, [owner for _, owner in new], max(path.room for path in paths))
+        for (path, _), slot in zip(new, slots, strict=True):
             path.slot = slot
-
-    @staticmethod
-    def _unique_owners(new: Sequence[Path], held: Sequence[Path] | object) -> list[tuple[str | None, str] | None]:
-        taken = {path.owner for path in held}  # type: ignore[attr-defined]
-        owners: list[tuple[str | None, str] | None] = []
-        for path in new:
-            owners.append(None if path.owner in taken else path.owner)
-            taken.add(path.owner)
-        return owners
 
     def prefill(self, paths: Sequence[Path], adapter: str | None) -> Tensor:
         """Bring every slot to hold its prompt; returns the hidden state that predicts the next token [paths, D]."""
         leaders: dict[tuple[int, ...], list[Path]] = {}
         for path in paths:
             leaders.setdefault(path.request.prompt, []).append(path)
-        work: list[tuple[Slot, tuple[int, ...], int]] = []
+        work: list[_Prefill] = []
         for prompt, members in leaders.items():
-            members.sort(key=lambda path: -common_prefix(path.slot.tokens, prompt))  # type: ignore[union-attr]
+            members.sort(key=lambda path: -common_prefix(path.slot.tokens, prompt))
             slot = members[0].slot
-            assert slot is not None
             known = min(common_prefix(slot.tokens, prompt), len(prompt) - 1)
             del slot.tokens[known:]
             work.append((slot, prompt, known))
@@ -201,24 +198,15 @@ class Sampler:
         for prompt, members in leaders.items():
             source = members[0].slot
             for path in members[1:]:
-                assert path.slot is not None and source is not None
                 self.cache.fork(source, path.slot, prompt)
         return torch.stack([hidden[path.request.prompt] for path in paths])
 
-    def _prefill_batches(
-        self, work: list[tuple[Slot, tuple[int, ...], int]]
-    ) -> Iterator[list[tuple[Slot, tuple[int, ...], int]]]:
+    def _prefill_batches(self, work: Sequence[_Prefill]) -> Iterator[list[_Prefill]]:
         """Rows with as many new tokens, those of empty slots apart (they need not read the cache), in slot order."""
         for started in (False, True):
-            rows = sorted((w for w in work if bool(w[2]) is started), key=lambda w: len(w[1]) - w[2])
-            batch: list[tuple[Slot, tuple[int, ...], int]] = []
-            for row in rows:
-                if batch and (len(row[1]) - row[2]) * (len(batch) + 1) > self.prefill_tokens:
-                    yield sorted(batch, key=lambda w: w[0].index)
-                    batch = []
-                batch.append(row)
-            if batch:
-                yield sorted(batch, key=lambda w: w[0].index)
+            rows = [w for w in work if bool(w[2]) is started]
+            for batch in micro_batches([len(prompt) - known for _, prompt, known in rows], self.prefill_tokens):
+                yield sorted((rows[i] for i in batch), key=lambda w: w[0].index)
 
     def count(self, step: Step) -> None:
         new = sum(step.counts)
@@ -244,11 +232,10 @@ class Sampler:
             if not going:
                 return
             live = [path for path, _ in going]
-            rows = [(path.slot.index, len(path.slot.tokens), (token,)) for path, token in going]  # type: ignore[union-attr, arg-type]
+            rows = [(path.slot.index, len(path.slot.tokens), (token,)) for path, token in going]
             step = extend(rows, dtype=self.base.dtype, device=self.base.device)
             hidden = self.forward.hidden(step, self.cache, adapter)
             for path, token in going:
-                assert path.slot is not None
                 path.slot.tokens.append(token)
             self.count(step)
             logits = self.forward.logits(hidden[:, 0])

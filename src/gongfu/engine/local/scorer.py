@@ -15,6 +15,7 @@ from gongfu.core.errors import EngineError
 from gongfu.core.records import Row
 from gongfu.engine.local.adapters import Adapters
 from gongfu.engine.local.base import BaseModel
+from gongfu.engine.local.batching import micro_batches
 from gongfu.engine.local.packing import Pack, attention_cost, can_pack, hidden_states, lay_out, plan
 from gongfu.engine.protocol import LossFn
 
@@ -129,18 +130,6 @@ def _needed(row: Row) -> int:
 
 def _members(packs: Sequence[Pack]) -> list[int]:
     return [i for pack in packs for i in pack.members]
-
-
-def micro_batches(lengths: Sequence[int], limit: int) -> Iterator[list[int]]:
-    """Indices of rows of similar length, longest first, padded area at most `limit` (a longer row goes alone)."""
-    batch: list[int] = []
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and lengths[batch[0]] * (len(batch) + 1) > limit:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
 
 
 def _tensor(value: object) -> Tensor:
