@@ -221,12 +221,16 @@ class PretrainConfig(Section):
     heads: Positive = 4
     mlp: Positive = 384
     positions: Positive = 2048
-    steps: Positive = 2400
-    batch_tokens: Positive = 6400
-    lr: float = Field(default=2e-3, gt=0)
-    observation_weight: Share = 0.1
+    steps: Positive = 2000
+    batch_tokens: Positive = 3200
+    lr: float = Field(default=3e-3, gt=0)
+    """Peak learning rate of embeddings and norms (AdamW)."""
+    matrix_lr: float = Field(default=0.02, gt=0)
+    """Peak learning rate of the blocks' matrices (Muon)."""
+    observation_weight: Share = 0.5
     """Weight of observation tokens in the loss, against 1 for action tokens."""
-    noise: Share = 0.1
+    noise: Share = 0.05
+    """Chance that the expert takes a random action at a step; these are not imitated."""
     random_share: Share = 0.05
     """Share of transcripts played at random (their actions are not imitated)."""
     out: str = "nano"

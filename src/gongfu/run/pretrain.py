@@ -91,20 +91,22 @@ def pretrain(
     tokenizer = HFTokenizer(out)
     torch.manual_seed(seed_for(seed, purpose="pretrain"))
     model = _new_model(settings, size, tokenizer.stop_ids[0])
-    optimiser = torch.optim.AdamW(model.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.05)
+    optimisers = _optimisers(model, settings)
     stream = transcripts(
         make_collector(tokenizer), suite, tokenizer, seed=seed, noise=settings.noise, random_share=settings.random_share
     )
     rows = (weighted_row(t, settings.observation_weight) for t in stream)
     started, seen = time.perf_counter(), 0
     for step, batch in zip(range(1, settings.steps + 1), batches(rows, settings.batch_tokens), strict=False):
-        for group in optimiser.param_groups:
-            group["lr"] = settings.lr * _schedule(step, settings.steps)
+        for optimiser, lr in optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = lr * _schedule(step)
         loss, accuracy = _loss(model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        for optimiser, _ in optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
         seen += sum(len(r.tokens) for r in batch)
         if step % 20 == 0 or step == settings.steps:
             speed = seen / (time.perf_counter() - started)
@@ -136,11 +138,21 @@ def _new_model(settings: PretrainConfig, vocabulary_size: int, end: int) -> Any:
     return LlamaForCausalLM(config)
 
 
-def _schedule(step: int, steps: int, warmup: int = 50) -> float:
-    """Linear warm-up, constant, and down to a tenth over the last fifth."""
-    if step < warmup:
-        return step / warmup
-    return min(1.0, 0.1 + 0.9 * (steps - step) / (0.2 * steps))
+def _optimisers(model: Any, settings: PretrainConfig) -> list[tuple[Any, float]]:
+    """(optimiser, peak learning rate): Muon for the matrices of the blocks, AdamW for embeddings and norms."""
+    import torch
+
+    from gongfu.run.muon import Muon
+
+    blocks = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if not any(p is b for b in blocks)]
+    adamw = torch.optim.AdamW(others, lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.01)
+    return [(Muon(blocks, lr=settings.matrix_lr), settings.matrix_lr), (adamw, settings.lr)]
+
+
+def _schedule(step: int, warmup: int = 50) -> float:
+    """Linear warm-up, then constant: the weights after n steps do not depend on how many were planned."""
+    return min(1.0, step / warmup)
 
 
 def _loss(model: Any, batch: Sequence[WeightedRow]) -> tuple[Tensor, float]:

@@ -1,0 +1,58 @@
+"""Runs one recipe over several seeds and puts before and after side by side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from gongfu.config.load import load
+from gongfu.config.schema import Recipe
+from gongfu.run.evaluate import compare, evaluate_runs
+from gongfu.run.folder import read_metrics
+
+
+def recipe_of(name: str, overrides: Sequence[str]) -> Recipe:
+    return load(Recipe, files=[ROOT / "recipes" / name], overrides=list(overrides)).config
+
+
+def before_and_after(run: Path, split: str, tasks: int) -> dict[str, Any]:
+    """Success of the starting and of the last weights on the same tasks, with the paired difference."""
+    before, after = compare(
+        evaluate_runs([f"{run}@start", str(run)], split=split, tasks=tasks, rollouts=1, temperature=None)
+    )
+    return {
+        "before": before["success"],
+        "after": after["success"],
+        "difference": after["difference"],
+        "n": after["n"],
+        "turns": [before["turns"], after["turns"]],
+        "by_kind": {"before": before["success_by_kind"], "after": after["success_by_kind"]},
+    }
+
+
+def curve(run: Path) -> list[tuple[int, float]]:
+    """(step, held-out success) of the evaluations during training."""
+    return [(m["step"], m["success"]) for m in read_metrics(run / "metrics.jsonl") if m["phase"] == "eval"]
+
+
+def plot(curves: dict[str, list[tuple[int, float]]], title: str, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.2), dpi=140)
+    for label, points in curves.items():
+        axes.plot([s for s, _ in points], [v for _, v in points], marker="o", label=label)
+    axes.set(title=title, xlabel="training step", ylabel="success on held-out tasks", ylim=(0, 1))
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    plt.close(figure)

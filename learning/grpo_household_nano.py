@@ -1,0 +1,45 @@
+"""Does GRPO make the shipped nano model better at household tasks it has not seen? Three seeds, final weights, fixed tasks.
+
+    python learning/grpo_household_nano.py [--seeds 0 1 2] [--steps 60] [--runs runs/learn]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from _study import ROOT, before_and_after, curve, plot, recipe_of
+from _record import record
+
+RECIPE = "grpo/household-nano.toml"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=0, help="0 = as the recipe says")
+    parser.add_argument("--tasks", type=int, default=200, help="held-out tasks of each split")
+    parser.add_argument("--runs", type=Path, default=Path("runs/learn-nano"))
+    options = parser.parse_args()
+    from gongfu.run.train import train_run
+
+    seeds, curves = [], {}
+    for seed in options.seeds:
+        settings = [f"--run.seed={seed}", f"--run.name=seed-{seed}", f"--run.folder={options.runs}"]
+        settings += [f"--run.steps={options.steps}"] if options.steps else []
+        recipe = recipe_of(RECIPE, settings)
+        train_run(recipe)
+        run = options.runs / f"seed-{seed}"
+        seen = before_and_after(run, "seen", options.tasks)
+        unseen = before_and_after(run, "unseen", options.tasks)
+        seeds.append({"seed": seed, "before": seen["before"], "after": seen["after"], "seen": seen, "unseen": unseen})
+        curves[f"seed {seed}"] = curve(run)
+        print(f"seed {seed}: {seen['before']:.3f} -> {seen['after']:.3f} on seen, {unseen['before']:.3f} -> {unseen['after']:.3f}")
+    full = len(seeds) >= 3 and not options.steps
+    if full:
+        plot(curves, "GRPO on generated household tasks, nano", ROOT / "docs" / "plots" / "grpo_household_nano.png")
+    record("learn_grpo_household_nano", {"seeds": seeds, "recipe": RECIPE}, full=full)
+
+
+if __name__ == "__main__":
+    main()
