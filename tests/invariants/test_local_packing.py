@@ -9,12 +9,13 @@ import torch
 from gongfu.core.records import Row
 from gongfu.engine.local import LocalEngine
 from gongfu.engine.local.base import BaseModel
-from gongfu.engine.local.packing import Pack, can_pack, plan
+from gongfu.engine.local.packing import Pack, attention_cost, can_pack, plan
 from gongfu.engine.protocol import LoraSpec, OptimParams
-from support import tiny_tokenizer
+from support import tiny_model, tiny_tokenizer
 
 GRADIENT_BOUND = 1e-5  # of the norm of the difference, relative to the norm of the gradient, float32
 LOGPROB_BOUND = 2e-5  # float32, largest absolute difference
+BF16_BOUND = 0.05  # bfloat16, mean absolute difference
 ADAPTERS = ("actor", "proposer")
 ALL = LoraSpec().targets
 
@@ -93,6 +94,15 @@ def test_packed_log_probs_are_those_of_rows_alone(engine, adapter):
         torch.testing.assert_close(found, wanted, atol=LOGPROB_BOUND, rtol=0, msg=lambda m, r=r: f"{r.id}: {m}")
 
 
+def test_packs_in_bfloat16(tmp_path):
+    tiny_model(tmp_path, dtype="bfloat16", initializer_range=0.15)
+    engine = make(tmp_path, tmp_path, dtype="bfloat16")
+    expected = torch.cat([engine.logprobs([r], adapter="actor")[0] for r in mixed()])
+    packed = torch.cat(engine.logprobs(mixed(), adapter="actor"))
+    assert shared(engine, "score") > 300
+    assert float((packed - expected).abs().mean()) < BF16_BOUND < float(expected.abs().mean())
+
+
 @pytest.mark.parametrize("adapter", ADAPTERS)
 @pytest.mark.parametrize("tokens", [1, 64, 256, 100_000])
 def test_packed_gradients_are_those_of_rows_alone(engine, tiny_folder, tmp_path, adapter, tokens):
@@ -134,6 +144,15 @@ def test_a_group_with_long_responses_stays_apart(engine):
 
 
 # ---------------------------------------------------------------- the plan
+
+
+def test_the_cost_of_attention_by_hand(tiny_folder, tmp_path):
+    # A layer of the tiny Llama: queries and output 32 x 32, keys and values 32 x 16, three matrices 32 x 64 in the MLP.
+    layer = 2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 64
+    assert attention_cost(BaseModel(tiny_folder)) == pytest.approx(2 * 32 / layer)
+    # GPT-2: its embeddings of tokens and positions are looked up, not multiplied.
+    assert attention_cost(BaseModel(write(tmp_path, "GPT2"))) == pytest.approx(2 * 32 / (12 * 32 * 32))
+
 
 A, B = tuple(range(100)), tuple(range(100, 200))
 
