@@ -1,0 +1,151 @@
+"""GRPO on a real tiny model: every mechanism is cut or fed what shows it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from gongfu.config.schema import CustomSuiteConfig, GRPOConfig, KLConfig, Recipe, RolloutConfig
+from gongfu.core.errors import EngineError, EnvError
+from gongfu.engine.protocol import OptimParams
+from gongfu.envs.runner import InlineRunner
+from gongfu.methods.grpo import GRPO, returns_of
+from gongfu.methods.update import token_rows
+from gongfu.rollout.collector import Collector, lost
+from gongfu.rollout.context import TextRules
+from gongfu.rollout.tasks import TaskSampler
+from gongfu.run.build import ACTOR, build_actor, build_engine
+from toy import ToySuite, tiny_agent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_agent(tmp_path_factory.mktemp("agent"))
+
+
+def make(folder, tmp_path, *, lr=1e-2, mode="choose", rules=None, runner=None, **settings):
+    recipe = Recipe(
+        engine={"model": str(folder)},
+        suite=CustomSuiteConfig(object="toy:ToySuite"),
+        rollout=RolloutConfig(mode=mode, max_context=400, context=(rules or TextRules()).context),
+        method=GRPOConfig(**{"tasks": 3, "group_size": 4, **settings}),
+        run={"threads": 1},
+    )
+    engine, suite = build_engine(recipe, tmp_path), ToySuite()
+    engine.sync()
+    collector = Collector(
+        runner or InlineRunner(suite), engine.tokenizer, rules or TextRules(), suite.instructions(), suite.max_steps, 400
+    )
+    actor = build_actor(recipe, engine, purpose="train", temperature=1.0)
+    return GRPO(
+        engine,
+        collector,
+        actor,
+        TaskSampler(suite.tasks("train"), 0),
+        recipe.method,
+        OptimParams(lr),
+        0,
+        0,
+        ACTOR,
+        concurrency=64,
+    )
+
+
+def test_success_rises(folder, tmp_path):
+    method = make(folder, tmp_path, tasks=6, group_size=8)
+    scores = [method.step(k).metrics["rollout/score"] for k in range(40)]
+    assert sum(scores[-8:]) / 8 > sum(scores[:8]) / 8 + 0.12
+
+
+@pytest.mark.parametrize("rules", [TextRules(), TextRules(context="window", list_actions=True)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"advantage": "grpo", "statistics": "step", "std": "population"},
+        {"advantage": "dr_grpo", "aggregation": "seq-mean-token-sum-norm"},
+        {"advantage": "rloo"},
+        {"advantage": "reinforce++", "kl": KLConfig(coefficient=0.05, place="reward")},
+        {"advantage": "reinforce++_baseline"},
+    ],
+)
+def test_every_estimator_trains_under_every_context(folder, tmp_path, rules, settings):
+    method = make(folder, tmp_path, rules=rules, **settings)
+    for k in range(2):
+        metrics = method.step(k).metrics
+        assert metrics["actor/grad_norm"] > 0 and metrics["train/tokens"] > 0
+        assert metrics["actor/sampler_gap"] < 1e-4
+
+
+def test_flat_groups_are_left_out_and_counted(folder, tmp_path):
+    method = make(folder, tmp_path)
+    played = method.collector.collect(method.actor, method.tasks.draw(0, 3), group_size=4)
+    flat = [dataclasses.replace(t, score=1.0) if t.task.id == played[0].task.id else t for t in played]
+    from gongfu.credit.advantages import zero_variance
+
+    dead = zero_variance([returns_of(t, method.settings) for t in flat], [t.group for t in flat])
+    assert dead[:4].all()
+    kept = {e.row.meta["trajectory"] for e in method._examples(flat, dead)}
+    assert kept and not kept & {t.id for t in flat[:4]}
+
+
+def test_lost_episodes_are_left_out(folder, tmp_path):
+    class Flaky(InlineRunner):
+        def step(self, actions):
+            return {k: EnvError("broke") if k.endswith(":0") else a for k, a in super().step(actions).items()}
+
+    report = make(folder, tmp_path, runner=Flaky(ToySuite())).step(0)
+    assert report.metrics["rollout/lost"] == 3
+    assert report.metrics["train/rows"] <= 9 and sum(lost(t) for t in report.trajectories) == 3
+
+
+def test_penalty_and_discount_of_step_returns(folder, tmp_path):
+    method = make(folder, tmp_path)
+    (t, *_) = method.collector.collect(method.actor, method.tasks.draw(0, 1))
+    bad = dataclasses.replace(t.turns[1], validity=dataclasses.replace(t.turns[1].validity, admissible=False))
+    t = dataclasses.replace(t, turns=(t.turns[0], bad, t.turns[2]), score=1.0)
+    assert returns_of(t, GRPOConfig(gamma=0.5, invalid_penalty=0.1)) == pytest.approx([0.25, 0.4, 1.0])
+
+
+def test_kl_pulls_towards_the_frozen_base(folder, tmp_path):
+    free = make(folder, tmp_path)
+    held = make(folder, tmp_path, kl=KLConfig(coefficient=20.0, estimator="k2"))
+    drift = []
+    for method in (free, held):
+        for k in range(6):
+            metrics = method.step(k).metrics
+        rows = [r for t in method.step(6).trajectories for r in token_rows(t)]
+        base = method.engine.logprobs([r.row for r in rows], adapter=None)
+        now = method.engine.logprobs([r.row for r in rows], adapter=ACTOR)
+        drift.append(float(sum((a - b).square().sum() for a, b in zip(now, base, strict=True))))
+    assert metrics["actor/kl_k3"] > 0
+    assert drift[1] < 0.5 * drift[0]
+
+
+def test_minibatches_and_epochs_are_optimiser_steps(folder, tmp_path):
+    metrics = make(folder, tmp_path, minibatches=2, epochs=3).step(0).metrics
+    assert metrics["actor/optimiser_steps"] == 6
+
+
+def test_a_sampler_that_serves_other_weights_is_noticed(folder, tmp_path):
+    method = make(folder, tmp_path, lr=0.3, max_gap=0.05)
+    method.step(0)
+    stale = method.engine.sync
+    method.engine.sync = lambda: method.engine.version  # the disease: weights never reach the sampler
+    with pytest.raises(EngineError, match="serves other weights"):
+        for k in range(1, 8):
+            method.step(k)
+    method.engine.sync = stale
+
+
+def test_warmup_scales_the_first_steps(folder, tmp_path):
+    slow, fast = make(folder, tmp_path), make(folder, tmp_path)
+    slow.warmup_steps = 1000
+    rows = [r.row for t in fast.step(0).trajectories for r in token_rows(t)]
+    slow.step(0)
+    base = fast.engine.logprobs(rows, adapter=None)
+    moved = [
+        max(float((a - b).abs().max()) for a, b in zip(m.engine.logprobs(rows, adapter=ACTOR), base, strict=True))
+        for m in (slow, fast)
+    ]
+    assert moved[0] < 0.1 * moved[1]
