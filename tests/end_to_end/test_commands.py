@@ -29,9 +29,11 @@ def agent(tmp_path_factory) -> Path:
     return tiny_agent(tmp_path_factory.mktemp("agent"))
 
 
-def gongfu(*arguments: str, cwd: Path, check: int | None = 0) -> subprocess.CompletedProcess[str]:
+def gongfu(*arguments: str, cwd: Path, check: int | None = 0, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command; `path` is where the custom suite lies."""
+    environment = ENVIRONMENT if path is None else {**ENVIRONMENT, "PYTHONPATH": str(path)}
     done = subprocess.run(
-        [sys.executable, "-m", "gongfu.cli", *arguments], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=280
+        [sys.executable, "-m", "gongfu.cli", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=280
     )
     if check is not None:
         assert done.returncode == check, done.stderr

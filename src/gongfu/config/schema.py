@@ -233,6 +233,10 @@ class PretrainConfig(Section):
     """Chance that the expert takes a random action at a step; these are not imitated."""
     random_share: Share = 0.05
     """Share of transcripts played at random (their actions are not imitated)."""
+    decay: Share = 0.0
+    """Share of the steps, at the end, over which the learning rates fall to a tenth."""
+    start_from: str = ""
+    """A model folder whose tokenizer and weights are trained further; empty = a new tokenizer and fresh weights."""
     out: str = "nano"
     """Folder that receives the weights."""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VOCABULARY_EPISODES = 1500
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +88,14 @@ def pretrain(
     from gongfu.engine.tokenizer import HFTokenizer
 
     settings, seed = recipe.pretrain, recipe.run.seed
-    size = write_tokenizer(out, vocabulary(texts(suite, episodes=VOCABULARY_EPISODES, seed=seed)))
-    tokenizer = HFTokenizer(out)
     torch.manual_seed(seed_for(seed, purpose="pretrain"))
-    model = _new_model(settings, size, tokenizer.stop_ids[0])
+    if settings.start_from:
+        model = _load(Path(settings.start_from), out)
+        tokenizer = HFTokenizer(out)
+    else:
+        size = write_tokenizer(out, vocabulary(texts(suite, episodes=VOCABULARY_EPISODES, seed=seed)))
+        tokenizer = HFTokenizer(out)
+        model = _new_model(settings, size, tokenizer.stop_ids[0])
     optimisers = _optimisers(model, settings)
     stream = transcripts(
         make_collector(tokenizer), suite, tokenizer, seed=seed, noise=settings.noise, random_share=settings.random_share
@@ -100,7 +105,7 @@ def pretrain(
     for step, batch in zip(range(1, settings.steps + 1), batches(rows, settings.batch_tokens), strict=False):
         for optimiser, lr in optimisers:
             for group in optimiser.param_groups:
-                group["lr"] = lr * _schedule(step)
+                group["lr"] = lr * _schedule(step, settings)
         loss, accuracy = _loss(model, batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -117,6 +122,23 @@ def pretrain(
             _save(model, tokenizer_from=out, out=out.with_name(f"{out.name}-step-{step}"), recipe=recipe)
     _save(model, tokenizer_from=out, out=out, recipe=recipe)
     return out
+
+
+def _load(folder: Path, out: Path) -> Any:
+    """The model of a folder in float32; its tokenizer is copied to `out`."""
+    import shutil
+
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from gongfu.engine.models import resolve_model
+
+    folder = resolve_model(str(folder))
+    out.mkdir(parents=True, exist_ok=True)
+    for name in TOKENIZER_FILES:
+        if folder.resolve() != out.resolve():
+            shutil.copyfile(folder / name, out / name)
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).train()
 
 
 def _new_model(settings: PretrainConfig, vocabulary_size: int, end: int) -> Any:
@@ -150,9 +172,10 @@ def _optimisers(model: Any, settings: PretrainConfig) -> list[tuple[Any, float]]
     return [(Muon(blocks, lr=settings.matrix_lr), settings.matrix_lr), (adamw, settings.lr)]
 
 
-def _schedule(step: int, warmup: int = 50) -> float:
-    """Linear warm-up, then constant: the weights after n steps do not depend on how many were planned."""
-    return min(1.0, step / warmup)
+def _schedule(step: int, settings: PretrainConfig, warmup: int = 50) -> float:
+    """Linear warm-up, constant, then down to a tenth over the last `decay` of the steps."""
+    left = (settings.steps - step) / (settings.decay * settings.steps) if settings.decay else 1.0
+    return min(step / warmup, 1.0, 0.1 + 0.9 * left)
 
 
 def _loss(model: Any, batch: Sequence[WeightedRow]) -> tuple[Tensor, float]:
@@ -182,7 +205,7 @@ def _save(model: Any, *, tokenizer_from: Path, out: Path, recipe: Recipe) -> Non
 
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+    for name in TOKENIZER_FILES:
         if out != tokenizer_from:
             shutil.copyfile(tokenizer_from / name, out / name)
     (out / "generation_config.json").write_text(json.dumps({"eos_token_id": 1, "pad_token_id": 0}))
