@@ -236,6 +236,20 @@ def test_other_architectures(tmp_path, kind, settings, targets):
     assert float((found - expected).norm() / expected.norm()) < GRADIENT_BOUND
 
 
+@pytest.mark.parametrize("deaf_to", ["position_ids", "attention_mask"])
+def test_a_model_that_does_not_listen_is_not_packed(tiny_folder, monkeypatch, deaf_to):
+    base = BaseModel(tiny_folder)
+    forward = base.backbone.forward
+
+    def deaf(input_ids, attention_mask=None, position_ids=None, **rest):
+        heard = {"attention_mask": attention_mask, "position_ids": position_ids}
+        return forward(input_ids=input_ids, **{**heard, deaf_to: None}, **rest)
+
+    assert can_pack(base)
+    monkeypatch.setattr(base.backbone, "forward", deaf)
+    assert not can_pack(base)
+
+
 def test_a_model_that_counts_places_is_not_packed(tmp_path, tiny_folder):
     assert can_pack(BaseModel(tiny_folder))
     for name, alibi in (("places", True), ("positions", False)):

@@ -94,7 +94,7 @@ def lay_out(packs: Sequence[Pack], sequences: Mapping[int, Sequence[int]], base:
     width = max(pack.width for pack in packs)
     ids_BT = torch.zeros(len(packs), width, dtype=torch.long)
     positions_BT = torch.zeros_like(ids_BT)
-    # Which rest a token belongs to: 0 for the prefix, which all see. Padding goes with the last rest, whom it follows.
+    # Which rest a token belongs to: 0 for the prefix, which all see. Padding sees it too, and nobody sees padding.
     parts_BT = torch.zeros_like(ids_BT)
     rows: list[int] = []
     places: list[Tensor] = []
@@ -107,7 +107,7 @@ def lay_out(packs: Sequence[Pack], sequences: Mapping[int, Sequence[int]], base:
             start, end = end, end + len(rest)
             ids_BT[b, start:end] = rest
             positions_BT[b, start:end] = torch.arange(pack.prefix, pack.prefix + len(rest))
-            parts_BT[b, start:] = part
+            parts_BT[b, start:end] = part
             rows.append(b)
             places.append(torch.cat([torch.arange(pack.prefix), torch.arange(start, end)]))
     ids_BT = ids_BT.to(base.device)
