@@ -10,7 +10,7 @@ export OMP_WAIT_POLICY = PASSIVE
 export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo demo-nano demo-smollm2 test check learn bench clean
+.PHONY: demo demo-nano demo-smollm2 test check learn bench nano clean
 
 # Installs, trains GRPO on generated household tasks, and ends with the path of a report. MODEL=smollm2: a pretrained model.
 demo: $(VENV)/.train demo-$(MODEL)
@@ -37,6 +37,12 @@ check: $(VENV)/.dev
 learn: $(VENV)/.dev
 	$(BIN)/python learning/grpo_household_nano.py
 	$(BIN)/python learning/grpo_household_smollm2.py
+
+# Trains the nano model that ships with the package again: some ten minutes on two cores. The same bytes need the same threads.
+nano: $(VENV)/.train
+	$(BIN)/gongfu pretrain @recipes/nano/1-actions.toml
+	$(BIN)/gongfu pretrain @recipes/nano/2-frequencies.toml
+	cd runs/nano && sha256sum --check ../../src/gongfu/engine/nano/SHA256SUMS
 
 # Ratios against peers and against ourselves; each prints one JSON line last and writes benchmarks/results/.
 bench: $(VENV)/.bench

@@ -18,7 +18,6 @@ from gongfu.run.demonstrations import demonstrate, random_walks, texts
 from gongfu.run.muon import Muon, orthogonalise
 from gongfu.run.nano import pretrain_run
 from gongfu.run.pretrain import WeightedRow, batches, weighted_row
-from toy import ToySuite
 
 
 def test_orthogonalise_brings_singular_values_near_one():
@@ -61,7 +60,7 @@ def test_expert_actions_weigh_one_random_ones_nothing(household):
     roles = {turn.call.role for t in noisy for turn in t.turns}
     assert roles == {"expert", "noise"}
     for t in [*noisy, *random_walks(collector, tokenizer, tasks, seed=0, step=0)]:
-        row = weighted_row(t, 0.25)
+        row = weighted_row(t, 0.25, {})
         assert row.weights[0] == 0 and len(row.weights) == len(row.tokens)
         for turn in t.turns:
             start, end = len(turn.call.prompt), len(turn.call.prompt) + len(turn.call.response)
@@ -98,4 +97,22 @@ def test_pretraining_learns_and_repeats_itself(tmp_path):
     again = recipe.model_copy(update={"pretrain": settings.model_copy(update={"out": str(tmp_path / "b")})})
     other = pretrain_run(again, report=lambda step, metrics: None)
     assert (out / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
-    assert ToySuite.name == "toy" and (out / "recipe.toml").is_file()
+    assert (out / "recipe.toml").is_file()
+    settings = settings.model_copy(update={"start_from": str(out), "out": str(tmp_path / "c"), "steps": 20, "decay": 0.5})
+    more: list[float] = []
+    further = pretrain_run(
+        recipe.model_copy(update={"pretrain": settings}), report=lambda step, metrics: more.append(metrics["loss"])
+    )
+    assert more[0] < losses[0] and (further / "tokenizer.json").read_bytes() == (out / "tokenizer.json").read_bytes()
+
+
+def test_informed_experts_search_less(household):
+    suite, tokenizer, collector = household
+    turns = [
+        sum(
+            len(t.turns)
+            for t in demonstrate(collector, suite, tokenizer, suite.tasks("train"), seed=0, noise=0.0, informed_share=share)
+        )
+        for share in (0.0, 1.0)
+    ]
+    assert turns[1] < 0.8 * turns[0]

@@ -131,6 +131,17 @@ def test_window_prompt_holds_the_last_turns_only(suite, tokenizer):
     assert "action 3" in text and "now here" in text and "You have taken 4 steps" in text and task.goal in text
 
 
+def test_reminder_ends_every_observation_but_the_first(suite, tokenizer):
+    (task, *_) = suite.tasks("train")
+    start = suite.make(task).reset()
+    context = Context(TextRules(remind=True), tokenizer, task, None)
+    for _ in range(3):
+        context.see(start)
+        context.say((*tokenizer.encode("look"), tokenizer.stop_ids[0]), "look")
+    reminder = f"Your task is to: {task.goal}."
+    assert tokenizer.decode(context.prompt()).count(f"{start.text}\n{reminder}") == 2
+
+
 def test_skills_are_shown_and_recorded(suite, tokenizer):
     (task, *_) = suite.tasks("train")
     collector = collector_of(suite, tokenizer)

@@ -113,6 +113,8 @@ class RolloutConfig(Section):
     """Put the suite's instructions into a system message."""
     list_actions: bool = False
     """Show the admissible actions with every observation."""
+    remind: bool = False
+    """End every observation of an appended conversation with the task: small models then need not look far back."""
     mode: Literal["generate", "choose"] = "generate"
     """choose: sample among the admissible actions by their log-probs."""
     temperature: float = Field(default=1.0, ge=0)
@@ -218,19 +220,25 @@ class PretrainConfig(Section):
 
     hidden: Positive = 128
     layers: Positive = 4
-    heads: Positive = 4
+    heads: Positive = 2
     mlp: Positive = 384
     positions: Positive = 2048
+    rope_theta: float = Field(default=5e5, gt=0)
+    """Base of the rotary embedding: a goal must be matched over hundreds of tokens, so most dimensions should turn slowly."""
     steps: Positive = 2000
     batch_tokens: Positive = 3200
     lr: float = Field(default=3e-3, gt=0)
     """Peak learning rate of embeddings and norms (AdamW)."""
     matrix_lr: float = Field(default=0.02, gt=0)
     """Peak learning rate of the blocks' matrices (Muon)."""
-    observation_weight: Share = 0.5
+    observation_weight: Share = 0.1
     """Weight of observation tokens in the loss, against 1 for action tokens."""
+    balance_verbs: bool = True
+    """Let every kind of action (by its first word) weigh the same in all, rare ones up to ten times."""
     noise: Share = 0.05
     """Chance that the expert takes a random action at a step; these are not imitated."""
+    informed_share: Share = 0.0
+    """Share of transcripts whose expert knows where the home keeps things: less search, more decisions a token."""
     random_share: Share = 0.05
     """Share of transcripts played at random (their actions are not imitated)."""
     decay: Share = 0.0

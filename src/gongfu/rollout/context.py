@@ -31,6 +31,8 @@ class TextRules:
     """Whether the suite's instructions and the answer format stand in a system message."""
     list_actions: bool = False
     """Whether each observation is followed by the admissible actions."""
+    remind: bool = False
+    """Whether every observation of an appended conversation ends with the task (a window prompt always states it)."""
 
     def system(self, suite_instructions: str) -> str | None:
         return f"{suite_instructions}\n{instruction(self.format)}" if self.instructions else None
@@ -66,6 +68,8 @@ class Context:
             gap = _conversation_gap(self.tokenizer, self.system)
             if self._open:
                 self._ids.append(self.tokenizer.stop_ids[0])
+            if self.rules.remind:
+                text += f"\n{_task(self.task)}"
             self._ids.extend(self.tokenizer.encode(gap[0] + text + gap[1]))
 
     def prompt(self) -> tuple[int, ...]:
@@ -93,11 +97,15 @@ class Context:
         if not taken:
             return self._with_skills(text)
         recent = self._history[-self.rules.window :] if self.rules.window else []
-        lines = [f"Your task is to: {self.task.goal}.", f"You have taken {taken} steps. The last {len(recent)}:"]
+        lines = [_task(self.task), f"You have taken {taken} steps. The last {len(recent)}:"]
         for number, (observation, action) in enumerate(recent, taken - len(recent) + 1):
             lines.append(f"{number}. Observation: {observation} Action: {action}")
         lines.append(f"Now, step {taken + 1}: {text}")
         return self._with_skills("\n".join(lines))
+
+
+def _task(task: Task) -> str:
+    return f"Your task is to: {task.goal}."
 
 
 def _messages(system: str | None, *turns: str) -> list[dict[str, str]]:

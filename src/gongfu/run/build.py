@@ -61,7 +61,7 @@ def build_runner(recipe: Recipe, suite: Suite) -> EnvRunner:
 
 def build_rules(recipe: Recipe) -> TextRules:
     r = recipe.rollout
-    return TextRules(r.context, r.window, r.format, r.instructions, r.list_actions)
+    return TextRules(r.context, r.window, r.format, r.instructions, r.list_actions, r.remind)
 
 
 def build_collector(recipe: Recipe, suite: Suite, tokenizer: Tokenizer, runner: EnvRunner) -> Collector:

@@ -5,9 +5,11 @@ So that learning curves of several seeds can be had on a laptop CPU: about a mil
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 VOCABULARY_EPISODES = 1500
+VERB_EPISODES = 512
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
 
 
@@ -34,8 +37,20 @@ class WeightedRow:
     weights: tuple[float, ...]
 
 
-def weighted_row(trajectory: Trajectory, observation_weight: float) -> WeightedRow:
-    """The whole conversation; expert actions weigh 1, random actions 0, everything else `observation_weight`."""
+def verb_weights(trajectories: Sequence[Trajectory], *, most: float = 10.0) -> dict[int, float]:
+    """Weight of an expert action by its first token, so that every kind of action counts the same in all.
+
+    Without it the many moves of a search, whose order is random anyway, drown the few that show what the goal asks for.
+    """
+    counts = Counter(
+        turn.call.response[0] for t in trajectories for turn in t.turns if turn.call is not None and turn.call.role == "expert"
+    )
+    even = sum(counts.values()) / max(1, len(counts))
+    return {token: min(most, even / count) for token, count in counts.items()}
+
+
+def weighted_row(trajectory: Trajectory, observation_weight: float, verbs: Mapping[int, float]) -> WeightedRow:
+    """The whole conversation; expert actions weigh as `verbs` says, random ones 0, everything else `observation_weight`."""
     last = trajectory.turns[-1].call
     assert last is not None
     tokens = last.prompt + last.response
@@ -45,7 +60,8 @@ def weighted_row(trajectory: Trajectory, observation_weight: float) -> WeightedR
         call = turn.call
         assert call is not None
         start, end = len(call.prompt), len(call.prompt) + len(call.response)
-        weights[start:end] = [float(call.role == "expert")] * (end - start)
+        weight = verbs.get(call.response[0], 1.0) if call.role == "expert" else 0.0
+        weights[start:end] = [weight] * (end - start)
     return WeightedRow(tokens, tuple(weights))
 
 
@@ -98,15 +114,23 @@ def pretrain(
         model = _new_model(settings, size, tokenizer.stop_ids[0])
     optimisers = _optimisers(model, settings)
     stream = transcripts(
-        make_collector(tokenizer), suite, tokenizer, seed=seed, noise=settings.noise, random_share=settings.random_share
+        make_collector(tokenizer),
+        suite,
+        tokenizer,
+        seed=seed,
+        noise=settings.noise,
+        random_share=settings.random_share,
+        informed_share=settings.informed_share,
     )
-    rows = (weighted_row(t, settings.observation_weight) for t in stream)
+    first = list(itertools.islice(stream, VERB_EPISODES))
+    verbs = verb_weights(first) if settings.balance_verbs else {}
+    rows = (weighted_row(t, settings.observation_weight, verbs) for t in itertools.chain(first, stream))
     started, seen = time.perf_counter(), 0
     for step, batch in zip(range(1, settings.steps + 1), batches(rows, settings.batch_tokens), strict=False):
         for optimiser, lr in optimisers:
             for group in optimiser.param_groups:
                 group["lr"] = lr * _schedule(step, settings)
-        loss, accuracy = _loss(model, batch)
+        loss, accuracy = _loss(model, batch, settings.observation_weight)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimiser, _ in optimisers:
@@ -152,6 +176,7 @@ def _new_model(settings: PretrainConfig, vocabulary_size: int, end: int) -> Any:
         num_attention_heads=settings.heads,
         num_key_value_heads=settings.heads,
         max_position_embeddings=settings.positions,
+        rope_parameters={"rope_type": "default", "rope_theta": settings.rope_theta},
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=end,
@@ -178,7 +203,7 @@ def _schedule(step: int, settings: PretrainConfig, warmup: int = 50) -> float:
     return min(step / warmup, 1.0, 0.1 + 0.9 * left)
 
 
-def _loss(model: Any, batch: Sequence[WeightedRow]) -> tuple[Tensor, float]:
+def _loss(model: Any, batch: Sequence[WeightedRow], observation_weight: float) -> tuple[Tensor, float]:
     """Weighted mean cross entropy, and the greedy accuracy on action tokens. Right padding needs no attention mask."""
     import torch
     import torch.nn.functional as F
@@ -193,7 +218,7 @@ def _loss(model: Any, batch: Sequence[WeightedRow]) -> tuple[Tensor, float]:
     kept = weights[:, 1:] > 0
     logits, targets, weights = model.lm_head(hidden[kept]), ids[:, 1:][kept], weights[:, 1:][kept]
     loss = (F.cross_entropy(logits, targets, reduction="none") * weights).sum() / weights.sum()
-    actions = weights == 1
+    actions = weights > observation_weight
     right = (logits.argmax(-1) == targets)[actions].float().mean()
     return loss, float(right)
 

@@ -77,7 +77,8 @@ class HouseholdExpert:
     """Plays one episode. Implements `gongfu.envs.protocol.Expert`.
 
     `habits` (type of object -> type of receptacle) puts the places where an object is usually kept first in the search.
-    `noise` is the probability, at each step, of a random admissible action instead.
+    `noise` is the probability, at each step, of a random action instead: one that is or was admissible in this episode, so
+    that refused actions, and the way out of them, are shown too.
     """
 
     def __init__(self, rng: random.Random, *, habits: Mapping[str, str] | None = None, noise: float = 0.0) -> None:
@@ -86,6 +87,7 @@ class HouseholdExpert:
         self._rng = rng
         self._habits = habits or {}
         self._noise = noise
+        self._known: set[str] = set()
         self.explored = False
         """Whether the last action was noise: not a thing to imitate."""
         self._goal: SpokenGoal | None = None
@@ -104,8 +106,9 @@ class HouseholdExpert:
         if not actions:
             raise TaskError("the household expert needs the admissible actions")
         self.explored = self._rng.random() < self._noise
+        self._known |= actions
         if self.explored:
-            return self._rng.choice(sorted(actions))
+            return self._rng.choice(sorted(self._known))
         return self._decide(actions)
 
     # ------------------------------------------------------------------ reading
