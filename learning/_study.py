@@ -22,9 +22,7 @@ def recipe_of(name: str, overrides: Sequence[str]) -> Recipe:
 
 def before_and_after(run: Path, split: str, tasks: int) -> dict[str, Any]:
     """Success of the starting and of the last weights on the same tasks, with the paired difference."""
-    before, after = compare(
-        evaluate_runs([f"{run}@start", str(run)], split=split, tasks=tasks, rollouts=1, temperature=None)
-    )
+    before, after = compare(evaluate_runs([f"{run}@start", str(run)], split=split, tasks=tasks, rollouts=1, temperature=None))
     return {
         "before": before["success"],
         "after": after["success"],

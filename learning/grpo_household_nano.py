@@ -1,6 +1,6 @@
 """Does GRPO make the shipped nano model better at household tasks it has not seen? Three seeds, final weights, fixed tasks.
 
-    python learning/grpo_household_nano.py [--seeds 0 1 2] [--steps 60] [--runs runs/learn]
+python learning/grpo_household_nano.py [--seeds 0 1 2] [--steps 60] [--runs runs/learn]
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from _study import ROOT, before_and_after, curve, plot, recipe_of
 from _record import record
+from _study import ROOT, before_and_after, curve, plot, recipe_of
 
 RECIPE = "grpo/household-nano.toml"
 
@@ -34,7 +34,9 @@ def main() -> None:
         unseen = before_and_after(run, "unseen", options.tasks)
         seeds.append({"seed": seed, "before": seen["before"], "after": seen["after"], "seen": seen, "unseen": unseen})
         curves[f"seed {seed}"] = curve(run)
-        print(f"seed {seed}: {seen['before']:.3f} -> {seen['after']:.3f} on seen, {unseen['before']:.3f} -> {unseen['after']:.3f}")
+        print(
+            f"seed {seed}: {seen['before']:.3f} -> {seen['after']:.3f} on seen, {unseen['before']:.3f} -> {unseen['after']:.3f}"
+        )
     full = len(seeds) >= 3 and not options.steps
     if full:
         plot(curves, "GRPO on generated household tasks, nano", ROOT / "docs" / "plots" / "grpo_household_nano.png")
