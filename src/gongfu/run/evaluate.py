@@ -127,7 +127,7 @@ def weights_of(ref: str) -> Path:
     if not (path / "checkpoints").is_dir():
         raise CheckpointError(f"{ref}: there are no checkpoints at {path}; give a run folder, run@step or run@best")
     checkpoint, state = CheckpointStore(path / "checkpoints").load(int(which) if which.isdigit() else which or "latest")
-    return checkpoint / state["engine"]
+    return checkpoint.resolve() / state["engine"]
 
 
 def compare(results: Sequence[Evaluation], *, seed: int = 0) -> list[dict[str, Any]]:
