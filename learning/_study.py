@@ -10,6 +10,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+from _record import record as record
+
 from gongfu.config.load import load
 from gongfu.config.schema import Recipe
 from gongfu.run.evaluate import compare, evaluate_runs

@@ -8,8 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from _record import record
-from _study import ROOT, before_and_after, curve, plot, recipe_of
+from _study import ROOT, before_and_after, curve, plot, recipe_of, record
 
 RECIPE = "grpo/household-nano.toml"
 
@@ -18,7 +17,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=0, help="0 = as the recipe says")
-    parser.add_argument("--tasks", type=int, default=200, help="held-out tasks of each split")
+    parser.add_argument("--tasks", type=int, default=150, help="held-out tasks of each split")
     parser.add_argument("--runs", type=Path, default=Path("runs/learn-nano"))
     options = parser.parse_args()
     from gongfu.run.train import train_run

@@ -10,8 +10,7 @@ import argparse
 import time
 from pathlib import Path
 
-from _record import record
-from _study import ROOT, before_and_after, curve, plot, recipe_of
+from _study import ROOT, before_and_after, curve, plot, recipe_of, record
 
 RECIPE = "grpo/household-smollm2.toml"
 
