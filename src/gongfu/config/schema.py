@@ -116,7 +116,8 @@ class RolloutConfig(Section):
     remind: bool = False
     """End every observation of an appended conversation with the task: small models then need not look far back."""
     mode: Literal["generate", "choose"] = "generate"
-    """choose: sample among the admissible actions by their log-probs."""
+    """choose: sample among the admissible actions by their log-probs. To train with it give `method.kl` a coefficient: the
+    rows hold raw log-probs, which drift together otherwise (docs/decisions/0005)."""
     temperature: float = Field(default=1.0, ge=0)
     max_response: Positive = 32
     """Longest response, tokens."""
