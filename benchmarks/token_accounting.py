@@ -119,6 +119,7 @@ def main() -> None:
         for context, numbers in arms.items()
         for key, value in numbers.items()
     }
+    result["padding_share"] = {context: round(numbers["padding_share"], 4) for context, numbers in arms.items()}
     lossy = [context for context, numbers in arms.items() if numbers["trained_per_sampled"] != 1]
     if lossy:
         raise SystemExit(f"sampled tokens were lost, or trained twice, with context {' and '.join(lossy)}: {result}")
