@@ -115,7 +115,7 @@ def test_metrics_come_back_and_stay_strict_json(path):
     with make(path) as folder:
         for record in records:
             folder.append_metrics(record)
-        folder.append_metrics({"step": 2, "actor/kl": np.float32(0.5)})
+        folder.append_metrics({"step": 2, "actor/kl_k3": np.float32(0.5)})
         read = folder.read_metrics()
 
     def refuse(name):
@@ -124,7 +124,7 @@ def test_metrics_come_back_and_stay_strict_json(path):
     for line in (path / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=refuse)
     assert repr(read[:2]) == repr(records)  # repr, since NaN is not equal to itself
-    assert read[2] == {"step": 2, "actor/kl": 0.5}
+    assert read[2] == {"step": 2, "actor/kl_k3": 0.5}
 
 
 def test_a_record_without_a_step_is_refused(path):
@@ -177,10 +177,10 @@ def test_a_reader_cannot_write(path):
 
 
 def test_comparable_drops_the_clock_only():
-    assert comparable({"step": 1, "time/step_s": 2.0, "perf/tokens_per_s": 3.0, "timeouts": 1, "actor/kl": 0.1}) == {
+    assert comparable({"step": 1, "time/step_s": 2.0, "perf/tokens_per_s": 3.0, "timeouts": 1, "actor/kl_k3": 0.1}) == {
         "step": 1,
         "timeouts": 1,
-        "actor/kl": 0.1,
+        "actor/kl_k3": 0.1,
     }
 
 

@@ -139,7 +139,7 @@ def test_each_metric_is_drawn_in_its_panel():
         ("train/tokens", "Tokens", "trained"),
         ("zero variance", "Groups that teach nothing", "_child0"),
         ("actor/grad_norm", "Gradient norm", "_child0"),
-        ("actor/kl", "Distance from the start", "_child0"),
+        ("actor/kl_k3", "Distance from the start", "_child0"),
     )
     records = [{"step": s, **{name: 10 * k + s for k, (name, *_) in enumerate(names)}} for s in (1, 2, 3)]
     expected = {(title, label): [(s, 10 * k + s) for s in (1, 2, 3)] for k, (_, title, label) in enumerate(names)}
@@ -151,7 +151,7 @@ def test_each_metric_is_drawn_in_its_panel():
 
 def test_long_runs_are_drawn_as_they_are_and_smoothed():
     """40 steps: a mean over the last 4."""
-    records = [{"step": s, "actor/kl": float(s)} for s in range(1, 41)]
+    records = [{"step": s, "actor/kl_k3": float(s)} for s in range(1, 41)]
     figure = _figure(records, {})
     (axes,) = (a for a in figure.axes if a.get_title() == "Distance from the start")
     thin, thick = axes.get_lines()

@@ -12,7 +12,7 @@ from gongfu.core.errors import MissingExtra, RunFolderError
 from gongfu.run.folder import RunFolder
 from gongfu.run.track import ConsoleSink, TensorboardSink, Tracker
 
-TRAIN = {"rollout/success": 0.25, "actor/kl": 0.0012, "time/step_s": 3.5}
+TRAIN = {"rollout/success": 0.25, "actor/kl_k3": 0.0012, "time/step_s": 3.5}
 EVAL = {
     "split": "valid_unseen",
     "checkpoint": "step-000003",

@@ -36,7 +36,7 @@ _TRAINING = (
     ("zero variance", "groups without variance", ".3f"),
     ("actor/loss", "loss", ".4f"),
     ("actor/grad_norm", "gradient norm", ".3f"),
-    ("actor/kl", "KL", ".4f"),
+    ("actor/kl_k3", "KL", ".4f"),
     ("actor/clip_low", "clipped low", ".4f"),
     ("actor/clip_high", "clipped high", ".4f"),
     ("time/rollout_s", "rollouts (s a step)", ".1f"),
@@ -263,7 +263,7 @@ def _figure(train: Sequence[Record], evaluations: Mapping[str, Sequence[Record]]
             EngFormatter(places=0, sep=""),
         ),
         ("Gradient norm", "norm before clipping", (("actor/grad_norm", "", _BLUE),), None),
-        ("Distance from the start", "KL to the reference", (("actor/kl", "", _BLUE),), None),
+        ("Distance from the start", "KL to the reference", (("actor/kl_k3", "", _BLUE),), None),
     )
     for k, (title, label, curves, form) in enumerate(panels):
         axes = figure.add_subplot(grid[1 + k // 3, k % 3])

@@ -24,7 +24,7 @@ _SHOWN = (
     ("rollout/success", "success", ".2f"),
     ("rollout/score", "score", ".2f"),
     ("rollout/admissible", "valid", ".2f"),
-    ("actor/kl", "kl", ".4f"),
+    ("actor/kl_k3", "kl", ".4f"),
     ("actor/grad_norm", "grad", ".2f"),
 )
 
