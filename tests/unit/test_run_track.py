@@ -161,7 +161,7 @@ def test_tensorboard_files_hold_every_number(tmp_path):
     read = {value.tag: (event.step, value.simple_value) for event in events[1:] for value in event.summary.value}
     expected = {
         "train/rollout/success": 0.25,
-        "train/actor/kl": 0.0012,
+        "train/actor/kl_k3": 0.0012,
         "train/time/step_s": 3.5,
         "eval/valid_unseen/n": 134,
         "eval/valid_unseen/success": 0.5,
