@@ -44,11 +44,22 @@ def scores(engine, request):
 
 
 def check(engine, request, sample):
-    alone = scores(engine, request)
+    totals = torch.tensor([sum(part) for part in scores(engine, request)], dtype=torch.float64)
     assert sample.stop == "choice" and sample.tokens == request.choices[sample.choice]
-    assert sample.logprobs == pytest.approx(alone[sample.choice], abs=BOUND)
-    normalised = torch.tensor([sum(part) for part in alone], dtype=torch.float64).log_softmax(0).tolist()
-    assert sample.choice_logprobs == pytest.approx(normalised, abs=BOUND)
+    assert sample.choice_logprobs == pytest.approx(totals.log_softmax(0).tolist(), abs=BOUND)
+    given = (totals / (request.temperature or 1.0)).softmax(0)
+    same = sum(float(p) for p, c in zip(given, request.choices, strict=True) if c == sample.tokens)
+    assert sum(sample.logprobs) == pytest.approx(math.log(same), abs=BOUND)
+    row = row_of(request, sample)
+    assert sample.logprobs == pytest.approx(engine.logprobs([row], adapter=request.adapter)[0].tolist(), abs=BOUND)
+
+
+def row_of(request, sample):
+    """The training row of one choice."""
+    P = len(request.prompt)
+    mask = (False,) * P + (True,) * len(sample.tokens)
+    choice = replace(sample.drawn_from, start=P)
+    return Row(str(request.seed), request.prompt + sample.tokens, mask, request.temperature or 1.0, choices=(choice,))
 
 
 @pytest.mark.parametrize("adapter", [None, "actor"])

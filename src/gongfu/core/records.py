@@ -33,6 +33,22 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """What a response was drawn from, when it was drawn from a list instead of generated.
+
+    The policy of a choice is softmax over the options of (total log-prob / temperature). A response's tokens carry it by the
+    chain rule: log p(token | tokens before it, the list), which sums to log p(response | the list).
+    """
+
+    options: tuple[tuple[int, ...], ...]
+    """The likely options, the response among them. Unlikely ones are left out: training need not compute them again."""
+    others: float | None = None
+    """log Σ exp(total log-prob / temperature) of the options left out, a constant in training; None = none was."""
+    start: int = 0
+    """Where the response begins in its row."""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One call of the model by a role: tokens in, tokens out, as sampled."""
 
@@ -47,6 +63,8 @@ class Call:
     stop: str
     """Why sampling ended: "stop" (end token), "length" or "choice"."""
     temperature: float = 1.0
+    choice: Choice | None = None
+    """What the response was chosen from; `logprobs` are then those of its tokens given the list."""
 
     def __post_init__(self) -> None:
         if self.logprobs is not None and len(self.response) != len(self.logprobs):
@@ -109,7 +127,7 @@ class Row:
     """A token sequence as it crosses to an engine.
 
     `mask[i]` is True when token i was produced by the policy and is scored; position 0 never is (nothing precedes it).
-    `temperature` divides the logits, as it did in sampling.
+    `temperature` divides the logits, as it did in sampling. Responses in `choices` are scored among their options.
     """
 
     id: str
@@ -117,6 +135,7 @@ class Row:
     mask: tuple[bool, ...]
     temperature: float = 1.0
     meta: Mapping[str, Any] = field(default_factory=dict)
+    choices: tuple[Choice, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.mask):
@@ -127,6 +146,18 @@ class Row:
             raise TokenError(
                 f"row {self.id}: temperature must be positive, got {self.temperature}: greedy samples are not trained"
             )
+        for choice in self.choices:
+            response = self.response(choice)
+            if not all(self.mask[choice.start : choice.start + len(response)]):
+                raise TokenError(f"row {self.id}: the choice at token {choice.start} is not scored as a whole")
+
+    def response(self, choice: Choice) -> tuple[int, ...]:
+        """The option that was taken: the one whose tokens stand in the row. Raises TokenError when none does."""
+        at = choice.start
+        for option in choice.options:
+            if option and self.tokens[at : at + len(option)] == option:
+                return option
+        raise TokenError(f"row {self.id}: none of the {len(choice.options)} options of the choice at token {at} stands there")
 
     @property
     def targets(self) -> int:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from gongfu.core.errors import EngineError
-from gongfu.core.records import Row
+from gongfu.core.records import Choice, Row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,8 +81,8 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A response and the log-prob of each of its tokens under the sampled policy (at the request's temperature;
-    at temperature 0 and for choices: at temperature 1)."""
+    """A response and the log-prob of each of its tokens under the sampled policy (at the request's temperature, 0 counting
+    as 1). A chosen response has those of the chain rule over its list; see `gongfu.core.records.Choice`."""
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -90,7 +90,8 @@ class Sample:
     version: int
     choice: int | None = None
     choice_logprobs: tuple[float, ...] | None = None
-    """Log-prob of every listed choice, normalised over the list."""
+    """Log-prob of every listed choice at temperature 1, normalised over the list."""
+    drawn_from: Choice | None = None
 
 
 @runtime_checkable

@@ -85,7 +85,8 @@ class ModelActor:
             logprobs=sample.logprobs,
             text=self.engine.tokenizer.decode(sample.tokens),
             stop=sample.stop,
-            temperature=self.temperature if self.temperature > 0 and sample.stop != "choice" else 1.0,
+            temperature=self.temperature or 1.0,
+            choice=sample.drawn_from,
         )
 
 

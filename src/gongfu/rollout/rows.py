@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gongfu.core.errors import TokenError
-from gongfu.core.records import Row, Trajectory
+from gongfu.core.records import Choice, Row, Trajectory
 
 NOISE = "noise"
 """Role of a call that nobody should learn from (a random step in a demonstration)."""
@@ -20,12 +22,13 @@ def rows_of(trajectory: Trajectory) -> list[Row]:
     tokens: list[int] = []
     mask: list[bool] = []
     spans: list[tuple[int, int, int]] = []
+    choices: list[Choice] = []
     temperature = 1.0
 
     def close() -> None:
         if any(mask):
             meta = {"trajectory": trajectory.id, "spans": tuple(spans)}
-            rows.append(Row(f"{trajectory.id}#{len(rows)}", tuple(tokens), tuple(mask), temperature, meta))
+            rows.append(Row(f"{trajectory.id}#{len(rows)}", tuple(tokens), tuple(mask), temperature, meta, tuple(choices)))
 
     for index, turn in enumerate(trajectory.turns):
         call = turn.call
@@ -37,12 +40,14 @@ def rows_of(trajectory: Trajectory) -> list[Row]:
             gap = call.prompt[len(tokens) :]
         else:
             close()
-            tokens, mask, spans, gap, temperature = [], [], [], call.prompt, call.temperature
+            tokens, mask, spans, choices, gap, temperature = [], [], [], [], call.prompt, call.temperature
         tokens.extend(gap)
         mask.extend([False] * len(gap))
         trained = call.role != NOISE
         if trained:
             spans.append((index, len(tokens), len(tokens) + len(call.response)))
+            if call.choice is not None:
+                choices.append(replace(call.choice, start=len(tokens)))
         tokens.extend(call.response)
         mask.extend([trained] * len(call.response))
     close()

@@ -8,50 +8,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gongfu.core.records import Choice
 from gongfu.engine.local.batching import micro_batches
 from gongfu.engine.local.cache import common_prefix
 from gongfu.engine.local.draw import pick
 from gongfu.engine.local.step import Step
+from gongfu.engine.local.trees import Tree, chain
 
 if TYPE_CHECKING:
     from gongfu.engine.local.sampler import Path, Sampler
 
 _CHUNK_LOGITS = 1 << 24
-
-
-class Tree:
-    """The proper prefixes of some responses as a tree: a last token is predicted but need not be computed.
-
-    `nodes` are the tokens, `parents` their predecessors (-1 = the prompt), `depths` their distance from the prompt.
-    `paths[c]` are the nodes before each token of response c, the prompt (-1) first.
-    """
-
-    def __init__(self, responses: Sequence[Sequence[int]]) -> None:
-        self.nodes: list[int] = []
-        self.parents: list[int] = []
-        self.depths: list[int] = []
-        self.paths: list[list[int]] = []
-        known: dict[tuple[int, int], int] = {}
-        for response in responses:
-            path = [-1]
-            for token in response[:-1]:
-                key = (path[-1], token)
-                if key not in known:
-                    known[key] = len(self.nodes)
-                    self.nodes.append(token)
-                    self.parents.append(path[-1])
-                    self.depths.append(len(path) - 1)
-                path.append(known[key])
-            self.paths.append(path)
-
-    def ancestry(self) -> Tensor:
-        """Bool [nodes, nodes]: whether the second is the first or before it on its path."""
-        n = len(self.nodes)
-        reach = torch.eye(n, dtype=torch.bool).numpy()
-        for i, parent in enumerate(self.parents):
-            if parent >= 0:
-                reach[i] |= reach[parent]
-        return torch.from_numpy(reach)
+_KEPT = 0.99
+"""Options are kept for training, likeliest first, until they hold this share of the probability. The gradient lacks what the
+rest would add, at most a hundredth of it; the log-probs are exact."""
 
 
 def choose(sampler: Sampler, paths: Sequence[Path], adapter: str | None) -> None:
@@ -92,14 +62,13 @@ def _choose(sampler: Sampler, batch: Sequence[list[Path]], adapter: str | None) 
         sampler.stats["prompt_tokens"] += len(prompt) * len(members)
         sampler.stats["reused_tokens"] += known[b] + len(prompt) * (len(members) - 1)
         new = len(prompt) - known[b]
-        logprobs = _token_logprobs(sampler, hidden_BTD[b, new - 1 : new + len(tree.nodes)], tree, listed)
-        totals = [sum(part) for part in logprobs]
+        totals = _totals(sampler, hidden_BTD[b, new - 1 : new + len(tree.nodes)], tree, listed)
         normalised = tuple(torch.tensor(totals, dtype=torch.float64).log_softmax(0).tolist())
         leader.slot.tokens = list(prompt)
         for path in reversed(members):  # the leader last: it overwrites the tree that the others copy from
             c = pick(totals, path.request.temperature, path.random.random())
-            path.tokens, path.logprobs, path.stop = list(listed[c]), logprobs[c], "choice"
-            path.choice, path.choice_logprobs = c, normalised
+            path.tokens, path.stop, path.choice, path.choice_logprobs = list(listed[c]), "choice", c, normalised
+            path.drawn_from, path.logprobs = _drawn(listed, totals, c, path.request.temperature or 1.0)
             sampler.stats["sampled_tokens"] += len(listed[c])
             if path is not leader:
                 sampler.cache.fork(leader.slot, path.slot, prompt)
@@ -140,8 +109,8 @@ def _packed_step(sampler: Sampler, leaders: Sequence[Path], known: Sequence[int]
     )
 
 
-def _token_logprobs(sampler: Sampler, states_ND: Tensor, tree: Tree, listed: Sequence[Sequence[int]]) -> list[list[float]]:
-    """Log-probs of every token of every choice; row 0 of the states is the prompt's last, row 1 + i that of node i."""
+def _totals(sampler: Sampler, states_ND: Tensor, tree: Tree, listed: Sequence[Sequence[int]]) -> list[float]:
+    """Log-prob of every choice; row 0 of the states is the prompt's last, row 1 + i that of node i."""
     rows = [node + 1 for path in tree.paths for node in path]
     tokens = [token for response in listed for token in response]
     chunk = max(1, _CHUNK_LOGITS // sampler.base.vocab_size)
@@ -153,4 +122,17 @@ def _token_logprobs(sampler: Sampler, states_ND: Tensor, tree: Tree, listed: Seq
         logprobs = sampler.forward.logits(states_ND[low : low + chunk]).log_softmax(-1)
         values[inside] = logprobs[index[inside] - low, wanted[inside]]
     flat = iter(values.tolist())
-    return [[next(flat) for _ in response] for response in listed]
+    return [sum(next(flat) for _ in response) for response in listed]
+
+
+def _drawn(
+    listed: Sequence[tuple[int, ...]], totals: Sequence[float], taken: int, temperature: float
+) -> tuple[Choice, list[float]]:
+    """What training needs of the list, and the log-prob of every token of the response given the list."""
+    scores = torch.tensor(totals, dtype=torch.float64) / temperature
+    order = sorted(range(len(listed)), key=lambda c: (c != taken, -totals[c]))
+    mass = scores[order].softmax(0).cumsum(0)
+    kept = min(int((mass < _KEPT).sum()) + 1, len(listed))
+    others = float(scores[order[kept:]].logsumexp(0)) if kept < len(listed) else None
+    choice = Choice(tuple(listed[c] for c in order[:kept]), others)
+    return choice, chain([choice], [listed[taken]], scores[order[:kept]]).tolist()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from gongfu.engine.local.base import BaseModel
 from gongfu.engine.local.cache import common_prefix
+from gongfu.engine.local.trees import Branches, ancestry
 
 _MASKED = 1.5
 """Time of masked attention over that of its arithmetic; causal attention without a mask skips half the places instead."""
@@ -49,23 +50,27 @@ class Layout:
     places: list[Tensor]
 
 
-def plan(sequences: Sequence[Sequence[int]], *, limit: int, attention: float) -> list[Pack]:
+def plan(sequences: Sequence[Sequence[int]], *, limit: int, attention: float, extra: Sequence[int] | None = None) -> list[Pack]:
     """A division of `sequences` into packs; rows are alone where packing does not clearly pay.
 
     A pack has at most `limit` tokens (a longer row may be alone, or joined by a few). The cost is the number of tokens times
     (1 + `attention` x places attended to); see `attention_cost`. Rows that are neighbours in sorted order share the longest
     prefixes, so packs are runs of that order, and the cheapest division into runs is found by dynamic programming.
+    `extra` are the nodes that each row has beside its tokens (see `trees.Branches`).
     """
+    extra = extra or [0] * len(sequences)
     order = sorted(range(len(sequences)), key=lambda i: tuple(sequences[i]))
     shared = [common_prefix(sequences[a], sequences[b]) for a, b in pairwise(order)]
     best, last = [0.0], [Pack((), 0, 0)]  # of the first k sequences in order: the least cost, the pack that ends there
     for end in range(1, len(order) + 1):
-        length = longest = total = len(sequences[order[end - 1]])
-        best.append(best[end - 1] + length * (1 + attention * length / 2))
-        last.append(Pack((order[end - 1],), 0, length))
+        length = len(sequences[order[end - 1]])
+        longest = total = length + extra[order[end - 1]]
+        places = length / 2 if total == length else _MASKED * total
+        best.append(best[end - 1] + total * (1 + attention * places))
+        last.append(Pack((order[end - 1],), 0, total))
         prefix = length
         for start in range(end - 2, -1, -1):
-            length = len(sequences[order[start]])
+            length = len(sequences[order[start]]) + extra[order[start]]
             prefix, longest, total = min(prefix, shared[start]), max(longest, length), total + length
             width = total - (end - start - 1) * prefix
             if not prefix or width > max(limit, _OVERSIZE * longest):
@@ -89,8 +94,17 @@ def attention_cost(base: BaseModel) -> float:
     return 2 * size * config.num_attention_heads * config.num_hidden_layers / weights
 
 
-def lay_out(packs: Sequence[Pack], sequences: Mapping[int, Sequence[int]], base: BaseModel) -> Layout:
-    """`sequences[i]` are the tokens of row i as far as they must be computed; of `base` only dtype and device are used."""
+def lay_out(
+    packs: Sequence[Pack],
+    sequences: Mapping[int, Sequence[int]],
+    base: BaseModel,
+    branches: Mapping[int, Branches] | None = None,
+) -> Layout:
+    """`sequences[i]` are the tokens of row i as far as they must be computed, `branches[i]` what stands beside them.
+
+    Of `base` only dtype and device are used.
+    """
+    branches = branches or {}
     width = max(pack.width for pack in packs)
     ids_BT = torch.zeros(len(packs), width, dtype=torch.long)
     positions_BT = torch.zeros_like(ids_BT)
@@ -98,6 +112,7 @@ def lay_out(packs: Sequence[Pack], sequences: Mapping[int, Sequence[int]], base:
     parts_BT = torch.zeros_like(ids_BT)
     rows: list[int] = []
     places: list[Tensor] = []
+    beside: list[tuple[int, int, Tensor]] = []  # pack, first place, what each of a row's nodes sees [nodes, T]
     for b, pack in enumerate(packs):
         end = pack.prefix
         ids_BT[b, :end] = torch.tensor(sequences[pack.members[0]][:end], dtype=torch.long)
@@ -108,15 +123,29 @@ def lay_out(packs: Sequence[Pack], sequences: Mapping[int, Sequence[int]], base:
             ids_BT[b, start:end] = rest
             positions_BT[b, start:end] = torch.arange(pack.prefix, pack.prefix + len(rest))
             parts_BT[b, start:end] = part
+            own = torch.cat([torch.arange(pack.prefix), torch.arange(start, end)])
+            if i in branches and branches[i].nodes:
+                nodes = branches[i]
+                start, end = end, end + len(nodes.nodes)
+                ids_BT[b, start:end] = torch.tensor(nodes.nodes)
+                positions_BT[b, start:end] = torch.tensor(nodes.positions)
+                parts_BT[b, start:end] = -1
+                seen = torch.zeros(len(nodes.nodes), width, dtype=torch.bool)
+                seen[:, own] = torch.arange(len(own)) < torch.tensor(nodes.sees)[:, None]
+                seen[:, start:end] = ancestry(nodes.parents)
+                beside.append((b, start, seen))
+                own = torch.cat([own, torch.arange(start, end)])
             rows.append(b)
-            places.append(torch.cat([torch.arange(pack.prefix), torch.arange(start, end)]))
+            places.append(own)
     ids_BT = ids_BT.to(base.device)
-    if all(len(pack.members) == 1 for pack in packs):
+    if not beside and all(len(pack.members) == 1 for pack in packs):
         return Layout(ids_BT, None, None, rows, places)
     parts_BT = parts_BT.to(base.device)
     place_T = torch.arange(width, device=base.device)
     own_BTT = parts_BT[:, :, None] == parts_BT[:, None, :]
     visible_BTT = (place_T[:, None] >= place_T) & (own_BTT | (parts_BT[:, None, :] == 0))
+    for b, start, seen in beside:
+        visible_BTT[b, start : start + len(seen)] = seen.to(base.device)
     mask_BTT = torch.zeros(visible_BTT.shape, dtype=base.dtype, device=base.device).masked_fill_(~visible_BTT, -torch.inf)
     return Layout(ids_BT, positions_BT.to(base.device), mask_BTT[:, None], rows, places)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gongfu.core.errors import EngineError
+from gongfu.core.records import Choice
 from gongfu.engine.local import choices
 from gongfu.engine.local.base import BaseModel
 from gongfu.engine.local.batching import micro_batches
@@ -39,6 +40,7 @@ class Path:
     stop: Literal["stop", "length", "choice"] = "length"
     choice: int | None = None
     choice_logprobs: tuple[float, ...] | None = None
+    drawn_from: Choice | None = None
 
     @property
     def owner(self) -> tuple[str | None, str] | None:
@@ -60,6 +62,7 @@ class Path:
             version,
             self.choice,
             self.choice_logprobs,
+            self.drawn_from,
         )
 
 

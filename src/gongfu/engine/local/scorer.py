@@ -17,6 +17,7 @@ from gongfu.engine.local.adapters import Adapters
 from gongfu.engine.local.base import BaseModel
 from gongfu.engine.local.batching import micro_batches
 from gongfu.engine.local.packing import Pack, attention_cost, can_pack, hidden_states, lay_out, plan
+from gongfu.engine.local.trees import Branches, chain
 from gongfu.engine.protocol import LossFn
 
 _CHUNK_LOGITS = 1 << 24
@@ -42,8 +43,9 @@ class Scorer:
         self._check(rows)
         self.adapters.activate(adapter)
         result: dict[int, Tensor] = {}
-        for batch in self._batches(rows, self.score_tokens):
-            scored = self._forward(rows, batch, "score")
+        branches = [Branches(row, _needed(row)) for row in rows]
+        for batch in self._batches(rows, branches, self.score_tokens):
+            scored = self._forward(rows, branches, batch, "score")
             result.update(zip(_members(batch), (t.cpu() for t in scored), strict=True))
         return [result[i] for i in range(len(rows))]
 
@@ -54,9 +56,10 @@ class Scorer:
         self._check(rows)
         self.adapters.activate(adapter)
         totals: defaultdict[str, float] = defaultdict(float)
-        for batch in self._batches(rows, self.train_tokens):
+        branches = [Branches(row, _needed(row)) for row in rows]
+        for batch in self._batches(rows, branches, self.train_tokens):
             part = [rows[i] for i in _members(batch)]
-            value, metrics = loss(part, self._forward(rows, batch, "train"))
+            value, metrics = loss(part, self._forward(rows, branches, batch, "train"))
             if not value.requires_grad or value.ndim:
                 raise EngineError("the loss must be a scalar tensor that depends on the log-probs")
             value.backward()
@@ -70,36 +73,44 @@ class Scorer:
     def _can_pack(self) -> bool:
         return can_pack(self.base)
 
-    def _batches(self, rows: Sequence[Row], limit: int) -> Iterator[list[Pack]]:
-        """Micro-batches of packs of rows that share a prefix, and of rows alone (which attend without a mask)."""
+    def _batches(self, rows: Sequence[Row], branches: Sequence[Branches], limit: int) -> Iterator[list[Pack]]:
+        """Micro-batches of packs that need a mask (a shared prefix, branches), and of rows alone (which attend without one)."""
         sequences = [row.tokens[: _needed(row)] for row in rows]
-        packs = plan(sequences, limit=limit, attention=self._attention)
-        packed = [pack for pack in packs if len(pack.members) > 1]
-        if packed and not self._can_pack:
-            packs, packed = [Pack((i,), 0, len(ids)) for i, ids in enumerate(sequences)], []
-        alone = sorted((pack for pack in packs if len(pack.members) == 1), key=lambda pack: pack.members)
-        for part in (packed, alone):
+        extra = [len(branch.nodes) for branch in branches]
+        packs = plan(sequences, limit=limit, attention=self._attention, extra=extra)
+        masked = [pack for pack in packs if len(pack.members) > 1 or extra[pack.members[0]]]
+        if masked and not self._can_pack:
+            if any(extra):
+                raise EngineError(
+                    f"{type(self.base.model).__name__} does not take attention masks as they are given, so it cannot be "
+                    'trained on choices; use rollout.mode = "generate"'
+                )
+            packs, masked = [Pack((i,), 0, len(ids)) for i, ids in enumerate(sequences)], []
+        alone = [pack for pack in packs if len(pack.members) == 1 and not extra[pack.members[0]]]
+        for part in (masked, sorted(alone, key=lambda pack: pack.members)):
             for batch in micro_batches([pack.width for pack in part], limit):
                 yield [part[k] for k in batch]
 
-    def _forward(self, rows: Sequence[Row], packs: Sequence[Pack], purpose: str) -> list[Tensor]:
+    def _forward(self, rows: Sequence[Row], branches: Sequence[Branches], packs: Sequence[Pack], purpose: str) -> list[Tensor]:
         """Log-probs [targets] of each row of the packs in turn. Padding is on the right, where no token looks."""
-        members = [rows[i] for i in _members(packs)]
+        members = _members(packs)
+        sequences = {i: rows[i].tokens[: _needed(rows[i])] for i in members}
+        layout = lay_out(packs, sequences, self.base, {i: branches[i] for i in members})
+        scored = [branches[i] for i in members]
         device = self.base.device
-        layout = lay_out(packs, {i: rows[i].tokens[: _needed(rows[i])] for i in _members(packs)}, self.base)
-        scored = [torch.tensor(row.mask).nonzero()[:, 0] for row in members]
-        row_N = torch.cat([torch.full_like(at, b) for b, at in zip(layout.rows, scored, strict=True)]).to(device)
-        place_N = torch.cat([places[at - 1] for places, at in zip(layout.places, scored, strict=True)]).to(device)
-        target_N = torch.cat([torch.tensor(row.tokens)[at] for row, at in zip(members, scored, strict=True)]).to(device)
-        temperature_N = torch.tensor([row.temperature for row in members for _ in range(row.targets)], device=device)
+        row_N = torch.tensor([b for b, part in zip(layout.rows, scored, strict=True) for _ in part.tokens], device=device)
+        place_N = torch.cat([at[part.places] for at, part in zip(layout.places, scored, strict=True)]).to(device)
+        target_N = torch.tensor([token for part in scored for token in part.tokens], device=device)
+        temperature_N = torch.tensor([heat for i, part in zip(members, scored, strict=True) for heat in _heats(rows[i], part)])
         with self.base.compute():
             hidden_BTD = hidden_states(self.base, layout)
-            logprobs_N = self._target_logprobs(hidden_BTD[row_N, place_N], target_N, temperature_N)
+            logprobs_N = self._target_logprobs(hidden_BTD[row_N, place_N], target_N, temperature_N.to(device))
         used = sum(pack.width for pack in packs)
         self.stats[f"{purpose}_processed_tokens"] += used
         self.stats[f"{purpose}_padded_tokens"] += layout.ids.numel() - used
         self.stats[f"{purpose}_shared_tokens"] += sum(pack.prefix * (len(pack.members) - 1) for pack in packs)
-        return list(logprobs_N.split([row.targets for row in members]))
+        values = logprobs_N.split([len(part.tokens) for part in scored])
+        return [_targets(rows[i], part, v) for i, part, v in zip(members, scored, values, strict=True)]
 
     def _target_logprobs(self, hidden_ND: Tensor, targets_N: Tensor, temperature_N: Tensor) -> Tensor:
         """Log-softmax over the vocabulary at the target positions only; chunks are recomputed in the backward pass."""
@@ -126,6 +137,23 @@ class Scorer:
 def _needed(row: Row) -> int:
     """Number of tokens to compute: what follows the last scored token, and that token itself, predict nothing wanted."""
     return len(row.mask) - 1 - row.mask[::-1].index(True)
+
+
+def _heats(row: Row, branches: Branches) -> list[float]:
+    """Temperature of every scored token; that of a choice divides the options' totals instead."""
+    options = len(branches.owners)
+    return [row.temperature] * (len(branches.tokens) - options) + [1.0] * options
+
+
+def _targets(row: Row, branches: Branches, logprobs_N: Tensor) -> Tensor:
+    """Log-probs [targets] of the row from those of all that was scored for it."""
+    if not row.choices:
+        return logprobs_N
+    plain = len(logprobs_N) - len(branches.owners)
+    owners = torch.tensor(branches.owners, device=logprobs_N.device)
+    totals = logprobs_N.new_zeros(branches.owners[-1] + 1).index_add(0, owners, logprobs_N[plain:])
+    given = torch.cat([logprobs_N[:plain], chain(row.choices, branches.responses, totals / row.temperature)])
+    return given[torch.tensor(branches.order, device=given.device).argsort()]
 
 
 def _members(packs: Sequence[Pack]) -> list[int]:
