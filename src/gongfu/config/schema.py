@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(gt=0)]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+from gongfu.config.chat import ChatConfig as ChatConfig
+from gongfu.config.methods import GRPOConfig as GRPOConfig
+from gongfu.config.methods import KLConfig as KLConfig
+from gongfu.config.methods import MethodConfig
+from gongfu.config.section import Positive, Section, Share
 
 
 class RunConfig(Section):
@@ -140,58 +137,6 @@ class OptimConfig(Section):
     """Bound of the gradient norm; 0 = none."""
 
 
-class KLConfig(Section):
-    coefficient: float = Field(default=0.0, ge=0)
-    estimator: Literal["k1", "k2", "k3"] = "k3"
-    place: Literal["loss", "reward"] = "loss"
-
-
-class GRPOConfig(Section):
-    """Group-relative policy optimisation and its relatives, one named estimator each."""
-
-    name: Literal["grpo"] = "grpo"
-    tasks: Positive = 8
-    """Tasks a step."""
-    group_size: Positive = 8
-    """Rollouts of each task."""
-    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline"] = "grpo"
-    std: Literal["unbiased", "population", "none"] = "unbiased"
-    """Deviation that GRPO divides by."""
-    statistics: Literal["trajectory", "step"] = "trajectory"
-    """Unit over which group mean and deviation are taken: each episode once, or once per step it took."""
-    gamma: float = Field(default=1.0, gt=0, le=1)
-    """Discount of step returns; 1 = every step is paid the episode's score."""
-    invalid_penalty: float = Field(default=0.0, ge=0)
-    """Taken off the return of every step whose action was invalid."""
-    epochs: Positive = 1
-    minibatches: Positive = 1
-    """Optimiser steps per epoch."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    clip_high: float = Field(default=0.2, gt=0)
-    dual_clip: float = Field(default=0.0, ge=0)
-    """Bound c > 1 on the ratio for negative advantages; 0 = off."""
-    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = "token-mean"
-    norm_length: Positive = 1024
-    """Constant of seq-mean-token-sum-norm (Dr.GRPO), tokens."""
-    kl: KLConfig = KLConfig()
-    max_gap: float = Field(default=0.5, gt=0)
-    """Largest mean |log-prob of the trainer - of the sampler| on fresh samples; beyond it the run stops."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> GRPOConfig:
-        if self.group_size == 1 and self.advantage in ("grpo", "dr_grpo", "rloo", "reinforce++_baseline"):
-            raise ValueError(f"group_size 1 gives every advantage 0 under {self.advantage}; use at least 2, or reinforce++")
-        if self.dual_clip and self.dual_clip <= 1:
-            raise ValueError(f"dual_clip must be above 1 or 0 (off), got {self.dual_clip}")
-        if self.kl.place == "reward" and self.advantage != "reinforce++":
-            raise ValueError('kl.place = "reward" is defined for reinforce++ only; use "loss"')
-        if self.advantage == "reinforce++" and self.kl.place == "loss" and self.kl.coefficient:
-            raise ValueError('reinforce++ takes its KL in the reward; set kl.place = "reward"')
-        if (self.gamma != 1 or self.invalid_penalty) and self.advantage == "reinforce++":
-            raise ValueError("gamma and invalid_penalty are not used by reinforce++; leave them at 1 and 0")
-        return self
-
-
 class EvalConfig(Section):
     split: str = "seen"
     """Split of the evaluations during training."""
@@ -200,6 +145,31 @@ class EvalConfig(Section):
     tasks: Positive = 100
     """The first n tasks of the split, always the same."""
     temperature: float = Field(default=0.0, ge=0)
+
+
+class SkillMixConfig(Section):
+    """Skills that a scripted teacher puts into the prompts of a cold start: an actor must have met good and bad ones."""
+
+    share: Share = 0.0
+    """Share of episodes that show a skill; the expert trusts it, and searches on where it fails."""
+    good: float = Field(default=0.5, ge=0)
+    """Weights of the qualities among them (see the suite's teacher)."""
+    wrong: float = Field(default=0.2, ge=0)
+    vague: float = Field(default=0.1, ge=0)
+    instance: float = Field(default=0.05, ge=0)
+    irrelevant: float = Field(default=0.15, ge=0)
+    proposals: Share = 0.0
+    """Share of training rows that are proposals of a skill edit in place of episodes, written by the teacher."""
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return self.model_dump(exclude={"share", "proposals"})
+
+    @model_validator(mode="after")
+    def _fits(self) -> SkillMixConfig:
+        if self.share and not sum(self.weights.values()):
+            raise ValueError("a share of episodes shows skills, but no quality has a weight above 0")
+        return self
 
 
 class SFTConfig(Section):
@@ -216,6 +186,7 @@ class SFTConfig(Section):
     batch: Positive = 16
     """Episodes per optimiser step."""
     lr: float = Field(default=5e-4, gt=0)
+    skills: SkillMixConfig = SkillMixConfig()
 
 
 class PretrainConfig(Section):
@@ -246,61 +217,11 @@ class PretrainConfig(Section):
     """Share of transcripts played at random (their actions are not imitated)."""
     decay: Share = 0.0
     """Share of the steps, at the end, over which the learning rates fall to a tenth."""
+    skills: SkillMixConfig = SkillMixConfig()
     start_from: str = ""
     """A model folder whose tokenizer and weights are trained further; empty = a new tokenizer and fresh weights."""
     out: str = "nano"
     """Folder that receives the weights."""
-
-
-class ChatConfig(Section):
-    """An OpenAI-compatible chat endpoint of a frozen model: a teacher, a critic, an opponent."""
-
-    model_config = ConfigDict(hide_input_in_errors=True)  # it might be a key, in the wrong place
-
-    base_url: str = "http://127.0.0.1:8000/v1"
-    """Of the API; "/chat/completions" is added to it."""
-    model: str = Field(min_length=1)
-    key_env: str = ""
-    """Name of the environment variable that holds the key; empty = the server wants none."""
-    timeout_s: float = Field(default=120.0, gt=0)
-    """Dead-line of one attempt, seconds."""
-    deadline_s: float = Field(default=600.0, gt=0)
-    """Dead-line of one request with all its attempts and pauses, seconds; it begins with the request's turn."""
-    max_attempts: Positive = 5
-    backoff_s: float = Field(default=1.0, gt=0)
-    """Pause after a failed attempt, seconds; it doubles up to 30 and has up to half as much jitter on top."""
-    concurrency: Positive = 4
-    """Requests in flight."""
-    max_tokens: Positive = 1024
-    """Longest answer."""
-    temperature: float = Field(default=0.0, ge=0)
-    json_mode: Literal["schema", "object", "prompt"] = "schema"
-    """How an answer of a given form is asked for: response_format json_schema; json_object and the prompt; the prompt alone."""
-    cache: Literal["read-write", "replay-only", "off"] = "read-write"
-    """replay-only: recorded answers or an error, no key and no connection."""
-    budget_tokens: int = Field(default=0, ge=0)
-    """Most tokens to spend, in and out; 0 = no bound."""
-    budget_usd: float = Field(default=0.0, ge=0)
-    """Most money to spend; 0 = no bound."""
-    price_in: float = Field(default=0.0, ge=0)
-    """USD for a million tokens of messages."""
-    price_out: float = Field(default=0.0, ge=0)
-    """USD for a million tokens of answers."""
-
-    @model_validator(mode="after")
-    def _fits(self) -> ChatConfig:
-        url = urlsplit(self.base_url)
-        if url.scheme not in ("http", "https") or not url.hostname:
-            raise ValueError('base_url must look like "http://127.0.0.1:8000/v1"')
-        if url.username is not None or url.query or url.fragment:
-            raise ValueError(
-                "base_url may hold no name, password, query or fragment; a key goes into the variable key_env names"
-            )
-        if self.key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", self.key_env):
-            raise ValueError("key_env is the name of an environment variable, in capitals, never the key itself")
-        if self.budget_usd and not (self.price_in or self.price_out):
-            raise ValueError("budget_usd counts nothing without price_in or price_out")
-        return self
 
 
 SuiteConfig = Annotated[HouseholdConfig | CustomSuiteConfig, Field(discriminator="name")]
@@ -314,7 +235,7 @@ class Recipe(Section):
     lora: LoraConfig = LoraConfig()
     suite: SuiteConfig = HouseholdConfig()
     rollout: RolloutConfig = RolloutConfig()
-    method: GRPOConfig = GRPOConfig()
+    method: MethodConfig = GRPOConfig()
     optim: OptimConfig = OptimConfig()
     eval: EvalConfig = EvalConfig()
     sft: SFTConfig = SFTConfig()

@@ -68,20 +68,12 @@ class ChatClient:
         The same request is answered from the cache if there is one, whatever its temperature: sample anew with another `seed`.
         Raises a ChatError: ChatRefused, ChatUnavailable, BadAnswer, BudgetSpent or CacheMiss.
         """
-        try:
-            return await self._complete(ChatRequest(messages, answer, temperature, max_tokens, seed))
-        except ChatError:
-            self.counters.failures += 1
-            raise
+        return await self._answer(ChatRequest(messages, answer, temperature, max_tokens, seed))
 
     async def complete_many(self, requests: Sequence[ChatRequest]) -> list[ChatAnswer | ChatError]:
         """An answer to each request, in their order, or the error that it ended with."""
-        calls = (
-            self.complete(r.messages, answer=r.answer, temperature=r.temperature, max_tokens=r.max_tokens, seed=r.seed)
-            for r in requests
-        )
         results: list[ChatAnswer | ChatError] = []
-        for result in await asyncio.gather(*calls, return_exceptions=True):
+        for result in await asyncio.gather(*map(self._answer, requests), return_exceptions=True):
             if isinstance(result, BaseException) and not isinstance(result, ChatError):
                 raise result
             results.append(result)
@@ -96,7 +88,14 @@ class ChatClient:
         if self._endpoint is not None:
             await self._endpoint.leave()
 
-    async def _complete(self, request: ChatRequest) -> ChatAnswer:
+    async def _answer(self, request: ChatRequest) -> ChatAnswer:
+        try:
+            return await self._converse(request)
+        except ChatError:
+            self.counters.failures += 1
+            raise
+
+    async def _converse(self, request: ChatRequest) -> ChatAnswer:
         started = time.monotonic()
         messages, form, parsed = request.messages, None, None
         if request.answer is not None:

@@ -8,11 +8,13 @@ import json
 import logging
 import random
 import re
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any
 
 import httpx
@@ -42,8 +44,8 @@ class _Choice(BaseModel):
 
 
 class _Usage(BaseModel):
-    prompt_tokens: int = Field(ge=0)
-    completion_tokens: int = Field(ge=0)
+    prompt_tokens: int | None = Field(default=None, ge=0)
+    completion_tokens: int | None = Field(default=None, ge=0)
 
 
 class _Completion(BaseModel):
@@ -90,7 +92,6 @@ class Endpoint:
         self._settings = settings
         self._counters = counters
         self._budget = Budget(settings, counters)
-        self._tls = httpx.create_ssl_context()
         self._lanes: dict[asyncio.AbstractEventLoop, _Lane] = {}
         self._resume_at = 0.0
         self._jitter = random.Random()  # of its own: a seeded run's draws stay as they are
@@ -100,7 +101,7 @@ class Endpoint:
         loop, settings = asyncio.get_running_loop(), self._settings
         if loop not in self._lanes:
             http = httpx.AsyncClient(
-                verify=self._tls,
+                verify=_tls(),
                 timeout=httpx.Timeout(None, connect=min(_CONNECT, settings.timeout_s)),
                 limits=httpx.Limits(max_connections=None, max_keepalive_connections=settings.concurrency),
             )
@@ -141,15 +142,16 @@ class Endpoint:
             last = got.what
             if got.fatal is not None:
                 raise got.fatal(f"{self._name()}: {last}")
+            delay = max(backoff(attempt, self._settings.backoff_s, self._jitter), got.pause or 0.0)
+            resume_at = time.monotonic() + delay
+            if got.pause is not None:
+                if self._resume_at <= time.monotonic():
+                    _log.warning("%s wants a pause: all requests wait %.1f s", self._name(), delay)
+                self._resume_at = max(self._resume_at, resume_at)
             if attempt == self._settings.max_attempts:
                 raise ChatUnavailable(
                     f"{self._name()} gave no usable reply in {attempt} attempts (max_attempts); the last: {last}"
                 )
-            delay = max(backoff(attempt, self._settings.backoff_s, self._jitter), got.pause or 0.0)
-            resume_at = time.monotonic() + delay
-            if got.pause is not None:
-                self._resume_at = max(self._resume_at, resume_at)
-                _log.warning("%s wants a pause: all requests wait %.1f s", self._name(), delay)
 
     async def _wait(self, resume_at: float, ends: float, last: str) -> None:
         """Sleep until this request, and all requests, may go on."""
@@ -202,10 +204,11 @@ class Endpoint:
             return _Trouble(f"not a whole chat completion: {self._said(response.text)}", usage=None)
         choice = completion.choices[0]
         text, stop = choice.message.content or "", choice.finish_reason or "stop"
-        if completion.usage is not None:
-            usage = Usage(completion.usage.prompt_tokens, completion.usage.completion_tokens)
-        else:
-            usage = Usage(_tokens(content), _tokens(text.encode()))
+        told = completion.usage or _Usage()
+        usage = Usage(
+            _tokens(content) if told.prompt_tokens is None else told.prompt_tokens,
+            _tokens(text.encode()) if told.completion_tokens is None else told.completion_tokens,
+        )
         if choice.message.refusal:
             return _Trouble(f"the model refuses: {self._said(choice.message.refusal)}", usage, ChatRefused)
         if text.strip():
@@ -238,9 +241,14 @@ class Endpoint:
         return excerpt(self._settings, text)
 
 
+@cache
+def _tls() -> ssl.SSLContext:
+    return httpx.create_ssl_context()  # reads all certificates: once is enough
+
+
 def backoff(attempt: int, base: float, jitter: random.Random) -> float:
     """Seconds to wait after the n-th failed attempt (from 1): doubling, with up to half as much on top, to spread the crowd."""
-    return min(base * 2 ** (attempt - 1), _LONGEST_BACKOFF) * jitter.uniform(1.0, 1.5)
+    return min(base * 2.0 ** min(attempt - 1, 60), _LONGEST_BACKOFF) * jitter.uniform(1.0, 1.5)
 
 
 def retry_after(value: str) -> float | None:
@@ -249,7 +257,7 @@ def retry_after(value: str) -> float | None:
     >>> retry_after("2.5")
     2.5
     """
-    if re.fullmatch(r"\d+(\.\d+)?", value.strip()):
+    if re.fullmatch(r"\d{1,9}(\.\d+)?", value.strip()):
         return float(value)
     try:
         date = parsedate_to_datetime(value)

@@ -1,0 +1,239 @@
+"""Settings of the methods."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from gongfu.config.chat import ChatConfig
+from gongfu.config.section import Positive, Section, Share
+
+
+class KLConfig(Section):
+    coefficient: float = Field(default=0.0, ge=0)
+    estimator: Literal["k1", "k2", "k3"] = "k3"
+    place: Literal["loss", "reward"] = "loss"
+
+
+class ActionConfig(Section):
+    """Group-relative policy optimisation of actions and its relatives, one named estimator each."""
+
+    tasks: Positive = 8
+    """Tasks a step."""
+    group_size: Positive = 8
+    """Rollouts of each task."""
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline"] = "grpo"
+    std: Literal["unbiased", "population", "none"] = "unbiased"
+    """Deviation that GRPO divides by."""
+    statistics: Literal["trajectory", "step"] = "trajectory"
+    """Unit over which group mean and deviation are taken: each episode once, or once per step it took."""
+    gamma: float = Field(default=1.0, gt=0, le=1)
+    """Discount of step returns; 1 = every step is paid the episode's score."""
+    invalid_penalty: float = Field(default=0.0, ge=0)
+    """Taken off the return of every step whose action was invalid."""
+    epochs: Positive = 1
+    minibatches: Positive = 1
+    """Optimiser steps per epoch."""
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_high: float = Field(default=0.2, gt=0)
+    dual_clip: float = Field(default=0.0, ge=0)
+    """Bound c > 1 on the ratio for negative advantages; 0 = off."""
+    aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = "token-mean"
+    norm_length: Positive = 1024
+    """Constant of seq-mean-token-sum-norm (Dr.GRPO), tokens."""
+    kl: KLConfig = KLConfig()
+    max_gap: float = Field(default=0.5, gt=0)
+    """Largest mean |log-prob of the trainer - of the sampler| on fresh samples; beyond it the run stops."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> ActionConfig:
+        if self.group_size == 1 and self.advantage in ("grpo", "dr_grpo", "rloo", "reinforce++_baseline"):
+            raise ValueError(f"group_size 1 gives every advantage 0 under {self.advantage}; use at least 2, or reinforce++")
+        if self.dual_clip and self.dual_clip <= 1:
+            raise ValueError(f"dual_clip must be above 1 or 0 (off), got {self.dual_clip}")
+        if self.kl.place == "reward" and self.advantage != "reinforce++":
+            raise ValueError('kl.place = "reward" is defined for reinforce++ only; use "loss"')
+        if self.advantage == "reinforce++" and self.kl.place == "loss" and self.kl.coefficient:
+            raise ValueError('reinforce++ takes its KL in the reward; set kl.place = "reward"')
+        if (self.gamma != 1 or self.invalid_penalty) and self.advantage == "reinforce++":
+            raise ValueError("gamma and invalid_penalty are not used by reinforce++; leave them at 1 and 0")
+        return self
+
+
+class GRPOConfig(ActionConfig):
+    """GRPO (arXiv 2402.03300), Dr.GRPO, RLOO, REINFORCE++: actions only, no skill bank."""
+
+    name: Literal["grpo"] = "grpo"
+
+
+class ProposerConfig(Section):
+    """How the policy is asked for skill edits."""
+
+    format: Literal["plain", "tagged"] = "plain"
+    """plain: one word for the operation, then the text (small models). tagged: <op> and <skill> blocks."""
+    instructions: bool = True
+    """Explain the job in a system message."""
+    observations: bool = False
+    """Show what the agent saw in the source episode, step by step, and not its actions alone."""
+    prefill: bool = False
+    """End the prompt with the opening tag, so that the operation is the first sampled token."""
+    max_prompt: Positive = 1024
+    """Tokens; a proposal whose prompt is longer is not asked for, and counted."""
+    max_response: Positive = 96
+    temperature: float = Field(default=1.0, gt=0)
+
+
+class RetrievalConfig(Section):
+    """Which skill a task is shown."""
+
+    kind: Literal["lexical", "dense"] = "lexical"
+    """lexical: BM25. dense: cosine of embeddings."""
+    embedder: str = ""
+    """dense: folder or hub id of an embedding model; empty = the small one of the extra "embed"."""
+    floor: Share = 0.0
+    """Similarity below which no skill is shown."""
+    per_kind: bool = True
+    """Look only among the skills of the task's kind."""
+    query: Literal["goal", "observation"] = "goal"
+    """What is looked for: the goal's words, or those of the whole first observation."""
+
+
+class CriticConfig(Section):
+    """Who judges a proposal's operation and content before it is measured."""
+
+    kind: Literal["rules", "base", "chat", "none"] = "rules"
+    """rules: local. base: the frozen base model. chat: the endpoint of `method.critic.chat`."""
+    chat: ChatConfig | None = None
+    observations: bool = True
+    """Show base and chat what the agent saw, and not its actions alone."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> CriticConfig:
+        if (self.kind == "chat") != (self.chat is not None):
+            raise ValueError('an endpoint in method.critic.chat goes with kind = "chat", and that with an endpoint')
+        return self
+
+
+class RewardConfig(Section):
+    """What a proposal is paid; see `gongfu.methods.uniskill.rewards`."""
+
+    eta: float = Field(default=0.05, gt=0)
+    malformed_factor: float = Field(default=3.0, ge=1)
+    partial_when_critic_missing: bool = True
+    partial_when_unscorable: bool = True
+    coverage: Share = 0.8
+    duplicate_factor: float = Field(default=1.0, ge=0)
+    keep_feedback: bool = True
+    use_align: bool = True
+
+
+class GateConfig(Section):
+    """Which edits enter the bank; see `gongfu.methods.uniskill.gate`."""
+
+    kind: Literal["paper", "confident"] = "confident"
+    z: float = Field(default=1.0, ge=0)
+    missing_critic: Literal["refuse", "accept"] = "accept"
+    coverage: Share = 0.8
+    near_duplicate: Share = 0.8
+    max_adds_per_group: int = Field(default=1, ge=0)
+    by_kind: bool = True
+    use_align: bool = True
+
+
+class SupportConfig(Section):
+    """The floor under the probability of every legal operation."""
+
+    weight: float = Field(default=0.01, ge=0)
+    """0 = off."""
+    p_min: float = Field(default=0.1, gt=0, lt=0.34)
+
+
+class LifecycleConfig(Section):
+    """What happens to skills by the evidence of their use."""
+
+    withheld: int = Field(default=1, ge=0)
+    """Rollouts of every group that play without the group's skill, so that its worth is always being measured; 0 = off."""
+    probation: Positive = 16
+    """Uses before a candidate becomes active, or anything is decided by success."""
+    retire_harmful: bool = True
+    unused_for: int = Field(default=0, ge=0)
+
+
+class CalibrationConfig(Section):
+    """Probes a few proposals by rollouts, so that the gate's threshold bounds the risk of harmful edits."""
+
+    alpha: Share = 0.0
+    """Largest risk that the next edit is admitted and harmful; 0 = off."""
+    every: Positive = 5
+    """Steps between probes."""
+    proposals: Positive = 2
+    """Edits probed each time, drawn at random."""
+    rollouts: Positive = 8
+    """Episodes with the edit, and as many without it."""
+    decay: float = Field(default=0.98, gt=0, le=1)
+
+
+class CanaryConfig(Section):
+    """Plays held-out tasks with the bank as it is and as it was, and goes back when it has become worse."""
+
+    every: int = Field(default=0, ge=0)
+    """Steps between comparisons; 0 = off."""
+    tasks: Positive = 32
+    """Tasks kept out of training for it."""
+    errors: float = Field(default=2.0, ge=0)
+    """Standard errors below the former success at which the bank is set back."""
+
+
+class UniSkillConfig(ActionConfig):
+    """UniSkill (arXiv 2610.10164): actions are credited as the settings of `ActionConfig` say, proposals as these."""
+
+    name: Literal["uniskill"] = "uniskill"
+    bank: str = ""
+    """File or URL of the skill bank; empty = bank.sqlite in the run folder."""
+    warmup: int = Field(default=0, ge=0)
+    """Steps in which proposals are paid for their form only and none enters the bank."""
+    train_actor: bool = True
+    train_proposer: bool = True
+    writer: Literal["policy", "frozen"] = "policy"
+    """Who writes proposals: the policy as it is trained, or the weights it started from."""
+    feedback: Literal["align", "rollout"] = "align"
+    """How a proposal is measured: by R_align, or by extra rollouts (as Evolving-RL does)."""
+    feedback_rollouts: Positive = 16
+    """rollout: episodes with a proposal and as many without it."""
+    references: int = Field(default=0, ge=0)
+    """References of each outcome that an edit is measured on; 0 = all that are left of the group, 1 = the paper."""
+    sources: int = Field(default=0, ge=0)
+    """Most proposals of a group; 0 = one for every rollout."""
+    proposal_weight: float = Field(default=0.5, gt=0)
+    """Weight of the proposals' loss beside that of the actions."""
+    proposal_scale: Literal["per_step", "per_update"] = "per_step"
+    """per_step: a full mean in every optimiser step. per_update: one mean over all of them together (the public code)."""
+    proposal_kl: float = Field(default=0.0, ge=0)
+    """KL of the proposals to the base model (k3, mean over the tokens of all proposals)."""
+    proposer: ProposerConfig = ProposerConfig()
+    retrieval: RetrievalConfig = RetrievalConfig()
+    critic: CriticConfig = CriticConfig()
+    reward: RewardConfig = RewardConfig()
+    gate: GateConfig = GateConfig()
+    support: SupportConfig = SupportConfig()
+    lifecycle: LifecycleConfig = LifecycleConfig()
+    calibration: CalibrationConfig = CalibrationConfig()
+    canary: CanaryConfig = CanaryConfig()
+
+    @model_validator(mode="after")
+    def _agrees(self) -> UniSkillConfig:
+        if self.advantage == "reinforce++":
+            raise ValueError("reinforce++ whitens all actions as one batch; uniskill credits actions within their groups")
+        if self.lifecycle.withheld > self.group_size - 2:
+            raise ValueError(
+                f"lifecycle.withheld = {self.lifecycle.withheld} leaves fewer than two of {self.group_size} rollouts a skill"
+            )
+        if self.writer == "frozen" and self.train_proposer:
+            raise ValueError("a frozen writer is not trained: set train_proposer = false")
+        if not (self.train_actor or self.train_proposer):
+            raise ValueError("nothing is trained: set train_actor or train_proposer")
+        return self
+
+
+MethodConfig = Annotated[GRPOConfig | UniSkillConfig, Field(discriminator="name")]
