@@ -10,7 +10,8 @@ from gongfu.config.schema import CustomSuiteConfig, GRPOConfig, KLConfig, Recipe
 from gongfu.core.errors import EngineError, EnvError
 from gongfu.engine.protocol import OptimParams
 from gongfu.envs.runner import InlineRunner
-from gongfu.methods.grpo import GRPO, returns_of
+from gongfu.methods.actions import returns_of
+from gongfu.methods.grpo import GRPO
 from gongfu.methods.update import token_rows
 from gongfu.rollout.collector import Collector, lost
 from gongfu.rollout.context import TextRules

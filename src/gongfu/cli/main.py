@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gongfu import __version__
+from gongfu.cli import bank
 from gongfu.cli.show import console, fail
 from gongfu.core.errors import GongfuError
 
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 models = typer.Typer(help="Model sources.", no_args_is_help=True)
 app.add_typer(models, name="models")
+app.add_typer(bank.app, name="bank")
 
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 

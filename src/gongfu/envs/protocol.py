@@ -8,8 +8,8 @@ class Hello:                                  # an environment plays ONE episode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from gongfu.core.records import Outcome, Task
@@ -68,3 +68,14 @@ class Expert(Protocol):
     """A scripted actor for one episode: the next action, given all that was observed."""
 
     def act(self, observation: Observation) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A skill text whose quality is known, from a suite that can give it (`suite.advise(task, quality, rng)`)."""
+
+    text: str
+    quality: str
+    """"good", "wrong", "vague", "instance" (bound to one episode) or "irrelevant" (true, about something else)."""
+    belief: Mapping[str, str] = field(default_factory=dict)
+    """What an expert believes who trusts it; goes back to the suite as `suite.expert(task, rng, habits=belief)`."""

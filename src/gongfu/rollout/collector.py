@@ -54,14 +54,25 @@ class Collector:
         *,
         group_size: int = 1,
         step: int = 0,
-        skills: Mapping[str, Mapping[str, str]] | None = None,
+        skills: Sequence[Mapping[str, str]] | None = None,
+        withheld: int = 0,
         concurrency: int = 256,
     ) -> list[Trajectory]:
         """Trajectories in the order of `tasks`, the `group_size` rollouts of a task side by side.
 
-        `skills` maps a task id to the skills (id -> text) shown to every rollout of that task.
+        `skills` holds for each of `tasks` the skills (id -> text) that its rollouts are shown, all but the last `withheld`.
         """
-        return wait(self.play(actor, tasks, group_size=group_size, step=step, skills=skills or {}, concurrency=concurrency))
+        return wait(
+            self.play(
+                actor,
+                tasks,
+                group_size=group_size,
+                step=step,
+                skills=skills or [{}] * len(tasks),
+                withheld=withheld,
+                concurrency=concurrency,
+            )
+        )
 
     async def play(
         self,
@@ -70,11 +81,13 @@ class Collector:
         *,
         group_size: int,
         step: int,
-        skills: Mapping[str, Mapping[str, str]],
+        skills: Sequence[Mapping[str, str]],
+        withheld: int = 0,
         concurrency: int,
     ) -> list[Trajectory]:
-        waiting = list(self._starts(tasks, group_size, step))
+        waiting = self._starts(tasks, group_size, step)
         order = [id for id, _, _, _ in waiting]
+        shown = {id: skills[n // group_size] if n % group_size < group_size - withheld else {} for n, id in enumerate(order)}
         done: dict[str, Trajectory] = {}
         running: dict[str, _Episode] = {}
         waiting.reverse()
@@ -83,7 +96,7 @@ class Collector:
             while waiting or running:
                 fresh = [waiting.pop() for _ in range(min(limit - len(running), len(waiting)))]
                 if fresh:
-                    self._begin(fresh, skills, running, done)
+                    self._begin(fresh, shown, running, done)
                 self._drop_overlong(running, done)
                 if running:
                     await self._turn(actor, step, running, done)
@@ -109,7 +122,7 @@ class Collector:
     ) -> None:
         first = self.runner.reset({id: task for id, _, task, _ in fresh})
         for id, group, task, rollout in fresh:
-            shown = skills.get(task.id, {})
+            shown = skills[id]
             context = Context(self.rules, self.tokenizer, task, self.rules.system(self.instructions), tuple(shown.values()))
             observation = first[id]
             failed = isinstance(observation, EnvError)

@@ -63,7 +63,8 @@ class Context:
             self._ids = self._encode(self._window_prompt(text))
             self._history.append((observation.text, ""))
         elif not self._ids:
-            self._ids = self._encode(self._with_skills(text))
+            # Last, so that the prompts of one task share their beginning whatever skill they show.
+            self._ids = self._encode("\n".join([text, *self._skills()]))
         else:
             gap = _conversation_gap(self.tokenizer, self.system)
             if self._open:
@@ -87,21 +88,19 @@ class Context:
     def _encode(self, user: str) -> list[int]:
         return self.tokenizer.encode(self.tokenizer.render(_messages(self.system, user), generation=True))
 
-    def _with_skills(self, text: str) -> str:
-        if not self.skills:
-            return text
-        return "Skill: " + "\nSkill: ".join(self.skills) + f"\n{text}"
+    def _skills(self) -> list[str]:
+        return [f"Skill: {skill}" for skill in self.skills]
 
     def _window_prompt(self, text: str) -> str:
         taken = len(self._history)
         if not taken:
-            return self._with_skills(text)
+            return "\n".join([*self._skills(), text])
         recent = self._history[-self.rules.window :] if self.rules.window else []
         lines = [_task(self.task), f"You have taken {taken} steps. The last {len(recent)}:"]
         for number, (observation, action) in enumerate(recent, taken - len(recent) + 1):
             lines.append(f"{number}. Observation: {observation} Action: {action}")
         lines.append(f"Now, step {taken + 1}: {text}")
-        return self._with_skills("\n".join(lines))
+        return "\n".join([*self._skills(), *lines])
 
 
 def _task(task: Task) -> str:

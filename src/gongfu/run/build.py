@@ -6,12 +6,14 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gongfu.config.methods import ProposerConfig, UniSkillConfig
 from gongfu.config.schema import CustomSuiteConfig, Recipe, SuiteConfig
 from gongfu.core.errors import ConfigError, EnvError
 from gongfu.core.seeds import seed_for
 from gongfu.engine.protocol import Engine, LoraSpec, OptimParams, Tokenizer
 from gongfu.envs.protocol import Suite
 from gongfu.envs.runner import EnvRunner, InlineRunner
+from gongfu.methods.uniskill.prompt import ProposerRules
 from gongfu.rollout.actor import ModelActor
 from gongfu.rollout.collector import Collector
 from gongfu.rollout.context import TextRules
@@ -62,6 +64,10 @@ def build_runner(recipe: Recipe, suite: Suite) -> EnvRunner:
 def build_rules(recipe: Recipe) -> TextRules:
     r = recipe.rollout
     return TextRules(r.context, r.window, r.format, r.instructions, r.list_actions, r.remind)
+
+
+def proposer_rules(config: ProposerConfig) -> ProposerRules:
+    return ProposerRules(config.format, config.instructions, config.observations, config.prefill)
 
 
 def build_collector(recipe: Recipe, suite: Suite, tokenizer: Tokenizer, runner: EnvRunner) -> Collector:
@@ -119,8 +125,14 @@ def build_actor(recipe: Recipe, engine: Engine, *, purpose: str, temperature: fl
     )
 
 
-def build_method(recipe: Recipe, engine: Engine, collector: Collector, suite: Suite) -> Method:
+def build_method(recipe: Recipe, engine: Engine, collector: Collector, suite: Suite, folder: Path) -> Method:
+    """The method of a recipe; what it keeps beside the weights (a skill bank) lies in `folder`."""
     from gongfu.methods.grpo import GRPO
+
+    if isinstance(recipe.method, UniSkillConfig):
+        from gongfu.run.build_uniskill import build_uniskill
+
+        return build_uniskill(recipe, recipe.method, engine, collector, suite, folder)
 
     return GRPO(
         engine=engine,

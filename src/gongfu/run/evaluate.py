@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gongfu.config.load import load
+from gongfu.config.methods import UniSkillConfig
 from gongfu.config.schema import Recipe
 from gongfu.core.errors import CheckpointError, ConfigError
 from gongfu.core.records import Task, Trajectory
@@ -48,6 +49,7 @@ class Evaluation:
             "high": high,
             "success_by_kind": success_by_kind(kept),
             "turns": sum(len(t.turns) for t in kept) / max(1, len(kept)),
+            "skills_shown": sum(bool(t.skills) for t in kept) / max(1, len(kept)),
         }
 
 
@@ -70,42 +72,93 @@ def evaluate(
     rollouts: int = 1,
     temperature: float | None = None,
     adapter: str | None = ACTOR,
+    skills: Sequence[Mapping[str, str]] | None = None,
 ) -> Evaluation:
-    """Play the tasks with the current weights. The same seeds for every checkpoint, so that runs can be paired."""
+    """Play the tasks with the current weights, and with these skills (id -> text, for each task).
+
+    The same seeds for every checkpoint, so that runs can be paired.
+    """
     temperature = recipe.eval.temperature if temperature is None else temperature
     actor = build_actor(recipe, engine, purpose="eval", temperature=temperature, adapter=adapter)
-    played = collector.collect(actor, tasks, group_size=rollouts, concurrency=recipe.rollout.concurrency)
+    played = collector.collect(actor, tasks, group_size=rollouts, skills=skills, concurrency=recipe.rollout.concurrency)
     return Evaluation(label, split, tuple(played))
 
 
 def evaluate_runs(
-    refs: Sequence[str], *, split: str | None, tasks: int | None, rollouts: int, temperature: float | None
+    refs: Sequence[str],
+    *,
+    split: str | None,
+    tasks: int | None,
+    rollouts: int,
+    temperature: float | None,
+    skills: Literal["with", "without", "both"] = "both",
 ) -> list[Evaluation]:
-    """Each checkpoint ("run", "run@120", "run@best", "run@start") on the same tasks."""
+    """Each checkpoint ("run", "run@120", "run@best", "run@start") on the same tasks.
+
+    A checkpoint with a skill bank plays them with its skills, without, or both, one evaluation each.
+    """
     found = [_find(ref) for ref in refs]
     results = []
-    for ref, (recipe, weights) in zip(refs, found, strict=True):
+    for ref, point in zip(refs, found, strict=True):
+        recipe = point.recipe
         suite = build_suite(recipe.suite)
         chosen = split or recipe.eval.split
         todo = fixed_tasks(suite, chosen, tasks or recipe.eval.tasks)
         engine = build_engine(recipe, Path())
         runner = build_runner(recipe, suite)
         try:
-            if weights is not None:
-                engine.load(str(weights), weights_only=True)
+            if point.weights is not None:
+                engine.load(str(point.weights), weights_only=True)
                 engine.sync()
             collector = build_collector(recipe, suite, engine.tokenizer, runner)
-            results.append(
-                evaluate(recipe, engine, collector, todo, label=ref, split=chosen, rollouts=rollouts, temperature=temperature)
-            )
+            for label, shown in _showings(ref, point, collector, todo, skills):
+                results.append(
+                    evaluate(
+                        recipe,
+                        engine,
+                        collector,
+                        todo,
+                        label=label,
+                        split=chosen,
+                        rollouts=rollouts,
+                        temperature=temperature,
+                        skills=shown,
+                    )
+                )
         finally:
             runner.close()
             engine.close()
     return results
 
 
-def _find(ref: str) -> tuple[Recipe, Path | None]:
-    """The recipe of a reference and the weights it names (None: the untrained adapter)."""
+def _showings(
+    ref: str, point: _Point, collector: Collector, tasks: Sequence[Task], skills: str
+) -> Iterator[tuple[str, list[dict[str, str]] | None]]:
+    """(label, skills of each task) of the evaluations of one checkpoint."""
+    if not point.bank or not isinstance(point.recipe.method, UniSkillConfig):
+        yield ref, None
+        return
+    from gongfu.run.build_uniskill import skills_at
+
+    if skills != "without":
+        yield f"{ref} with skills", skills_at(point.recipe.method, point.run, point.bank, collector, tasks)
+    if skills != "with":
+        yield f"{ref} without skills", None
+
+
+@dataclass(frozen=True)
+class _Point:
+    """What a reference to a checkpoint names."""
+
+    recipe: Recipe
+    run: Path
+    weights: Path | None
+    """None: the untrained adapter."""
+    bank: str = ""
+    """Commit of the skill bank, "" = there is none."""
+
+
+def _find(ref: str) -> _Point:
     name, _, which = ref.partition("@")
     path = Path(name)
     if path.parent.name == "checkpoints":
@@ -114,12 +167,18 @@ def _find(ref: str) -> tuple[Recipe, Path | None]:
         raise CheckpointError(f"{ref}: there is no run at {path} (no config.toml); give a run folder, or run@step")
     recipe = load(Recipe, files=[path / "config.toml"]).config
     if which == "start":
-        return recipe, weights_of(recipe.run.start_from) if recipe.run.start_from else None
-    return recipe, weights_of(ref if which else f"{path}@latest")
+        return _Point(recipe, path, weights_of(recipe.run.start_from) if recipe.run.start_from else None)
+    checkpoint, state = _checkpoint(ref if which else f"{path}@latest")
+    return _Point(recipe, path, checkpoint / state["engine"], state.get("method", {}).get("bank", ""))
 
 
 def weights_of(ref: str) -> Path:
     """Folder with the engine's weights of "run", "run@step", "run@best" or a checkpoint folder; verified."""
+    checkpoint, state = _checkpoint(ref)
+    return checkpoint / state["engine"]
+
+
+def _checkpoint(ref: str) -> tuple[Path, dict[str, Any]]:
     name, _, which = ref.partition("@")
     path = Path(name)
     if path.parent.name == "checkpoints":
@@ -127,7 +186,7 @@ def weights_of(ref: str) -> Path:
     if not (path / "checkpoints").is_dir():
         raise CheckpointError(f"{ref}: there are no checkpoints at {path}; give a run folder, run@step or run@best")
     checkpoint, state = CheckpointStore(path / "checkpoints").load(int(which) if which.isdigit() else which or "latest")
-    return checkpoint.resolve() / state["engine"]
+    return checkpoint.resolve(), state
 
 
 def compare(results: Sequence[Evaluation], *, seed: int = 0) -> list[dict[str, Any]]:

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gongfu.config.schema import PretrainConfig, Recipe
-from gongfu.core.records import Trajectory
-from gongfu.core.seeds import seed_for
+from gongfu.core.records import Row, Trajectory
+from gongfu.core.seeds import rng_for, seed_for
 from gongfu.engine.words import vocabulary, write_tokenizer
 from gongfu.envs.protocol import Suite
 from gongfu.run.demonstrations import texts, transcripts
+from gongfu.run.proposals import PROPOSAL_NOISE, proposal_stream, skill_texts, taught_rules
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,6 +66,21 @@ def weighted_row(trajectory: Trajectory, observation_weight: float, verbs: Mappi
     return WeightedRow(tokens, tuple(weights))
 
 
+def proposal_row(row: Row, observation_weight: float) -> WeightedRow:
+    """A teacher's proposal: the answer weighs 1 a token, the two episodes before it `observation_weight`."""
+    weights = [1.0 if scored else observation_weight for scored in row.mask]
+    return WeightedRow(row.tokens, (0.0, *weights[1:]))
+
+
+def interleave(
+    first: Iterator[WeightedRow], second: Iterator[WeightedRow], *, share: float, seed: int
+) -> Iterator[WeightedRow]:
+    """Endless rows of two streams; a row is of the second one with probability `share`."""
+    rng = rng_for(seed, purpose="interleave")
+    while True:
+        yield next(second) if rng.random() < share else next(first)
+
+
 def batches(rows: Iterator[WeightedRow], tokens: int, *, pool: int = 8) -> Iterator[list[WeightedRow]]:
     """Batches of at most `tokens` padded tokens: `pool` batches' worth of rows is sorted by length, cut, and shuffled."""
     import random
@@ -104,27 +120,38 @@ def pretrain(
     from gongfu.engine.tokenizer import HFTokenizer
 
     settings, seed = recipe.pretrain, recipe.run.seed
+    teaches = settings.skills.share > 0 or settings.skills.proposals > 0
     torch.manual_seed(seed_for(seed, purpose="pretrain"))
     if settings.start_from:
         model = _load(Path(settings.start_from), out)
         tokenizer = HFTokenizer(out)
     else:
-        size = write_tokenizer(out, vocabulary(texts(suite, episodes=VOCABULARY_EPISODES, seed=seed)))
+        words = itertools.chain(
+            texts(suite, episodes=VOCABULARY_EPISODES, seed=seed),
+            skill_texts(suite, taught_rules(recipe), episodes=VOCABULARY_EPISODES, seed=seed) if teaches else (),
+        )
+        size = write_tokenizer(out, vocabulary(words))
         tokenizer = HFTokenizer(out)
         model = _new_model(settings, size, tokenizer.stop_ids[0])
     optimisers = _optimisers(model, settings)
+    collector = make_collector(tokenizer)
     stream = transcripts(
-        make_collector(tokenizer),
+        collector,
         suite,
         tokenizer,
         seed=seed,
         noise=settings.noise,
         random_share=settings.random_share,
         informed_share=settings.informed_share,
+        skills=settings.skills,
     )
     first = list(itertools.islice(stream, VERB_EPISODES))
     verbs = verb_weights(first) if settings.balance_verbs else {}
     rows = (weighted_row(t, settings.observation_weight, verbs) for t in itertools.chain(first, stream))
+    if settings.skills.proposals:
+        written = proposal_stream(collector, suite, tokenizer, taught_rules(recipe), seed=seed, noise=PROPOSAL_NOISE)
+        answers = (proposal_row(row, settings.observation_weight) for row in written)
+        rows = interleave(rows, answers, share=settings.skills.proposals, seed=seed)
     started, seen = time.perf_counter(), 0
     for step, batch in zip(range(1, settings.steps + 1), batches(rows, settings.batch_tokens), strict=False):
         for optimiser, lr in optimisers:

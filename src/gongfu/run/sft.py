@@ -1,7 +1,8 @@
-"""`gongfu sft`: a cold start. The actor's adapter imitates successful episodes of a scripted expert or of a teacher."""
+"""`gongfu sft`: a cold start. The adapter imitates successful episodes of a scripted expert, and a teacher's proposals."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from gongfu.run.demonstrations import demonstrate
 from gongfu.run.evaluate import evaluate, fixed_tasks
 from gongfu.run.folder import RunFolder
 from gongfu.run.preflight import preflight
+from gongfu.run.proposals import PROPOSAL_NOISE, proposal_stream, taught_rules
 from gongfu.run.track import Tracker
 from gongfu.run.trajectories import TrajectoryStore, read_trajectories
 
@@ -39,7 +41,7 @@ def sft_run(recipe: Recipe) -> Path:
             collector = build_collector(recipe, suite, engine.tokenizer, runner)
             shown = gather(recipe, suite, collector, engine)
             TrajectoryStore(folder.trajectories).write(0, "demonstrations", shown)
-            rows = [row for t in shown for row in rows_of(t)]
+            rows = [row for t in shown for row in rows_of(t)] + written(recipe, suite, collector, engine, len(shown))
             batches = -(-len(rows) // recipe.sft.batch) * recipe.sft.epochs
             with Tracker(folder, total=batches, tensorboard=recipe.run.tensorboard) as tracker:
 
@@ -66,13 +68,26 @@ def gather(recipe: Recipe, suite: Suite, collector: Collector, engine: Engine) -
     found: list[Trajectory] = []
     for step in range(100):
         tasks = sampler.draw(step, min(256, s.demonstrations))
-        played = demonstrate(collector, suite, engine.tokenizer, tasks, seed=recipe.run.seed, noise=s.noise, step=step)
+        played = demonstrate(
+            collector, suite, engine.tokenizer, tasks, seed=recipe.run.seed, noise=s.noise, skills=s.skills, step=step
+        )
         found += [t for t in played if t.success]
         if len(found) >= s.demonstrations:
             return found[: s.demonstrations]
     raise ConfigError(
         f"the expert of suite {suite.name!r} solved {len(found)} tasks of {s.demonstrations} wanted; lower sft.noise"
     )
+
+
+def written(recipe: Recipe, suite: Suite, collector: Collector, engine: Engine, episodes: int) -> list[Row]:
+    """The teacher's proposals that go with so many episodes, for the policy's other role; none unless `sft.skills` asks."""
+    share = recipe.sft.skills.proposals
+    if not share:
+        return []
+    stream = proposal_stream(
+        collector, suite, engine.tokenizer, taught_rules(recipe), seed=recipe.run.seed, noise=PROPOSAL_NOISE
+    )
+    return list(itertools.islice(stream, round(episodes * share / (1 - share))))
 
 
 def imitate(recipe: Recipe, engine: Engine, rows: Sequence[Row], tracker: Tracker) -> int:

@@ -57,7 +57,7 @@ class _Training:
         runner = build_runner(recipe, self.suite)
         try:
             collector = build_collector(recipe, self.suite, engine.tokenizer, runner)
-            method = build_method(recipe, engine, collector, self.suite)
+            method = build_method(recipe, engine, collector, self.suite, self.folder.path)
             with Tracker(self.folder, total=recipe.run.steps, tensorboard=recipe.run.tensorboard) as tracker:
                 step = self._restore(engine, method, tracker) if resumed else None
                 if step is None:
@@ -73,7 +73,7 @@ class _Training:
         if self.recipe.run.start_from:
             engine.load(str(weights_of(self.recipe.run.start_from)), weights_only=True)
         engine.sync()
-        self._evaluate(0, engine, collector, tracker)
+        self._evaluate(0, engine, method, collector, tracker)
         self._checkpoint(0, engine, method)
 
     def _restore(self, engine: Engine, method: Method, tracker: Tracker) -> int | None:
@@ -104,7 +104,7 @@ class _Training:
                 last = step == recipe.run.steps
                 evaluated = None
                 if last or (recipe.eval.every and step % recipe.eval.every == 0):
-                    evaluated = self._evaluate(step, engine, collector, tracker)
+                    evaluated = self._evaluate(step, engine, method, collector, tracker)
                 if last or evaluated or interrupted or step % recipe.run.checkpoint_every == 0:
                     self._checkpoint(step, engine, method)
                 if evaluated:
@@ -113,11 +113,20 @@ class _Training:
                     tracker.say(f"interrupted after step {step}; go on with: gongfu train --resume {self.folder.path}")
                     raise KeyboardInterrupt
 
-    def _evaluate(self, step: int, engine: Engine, collector: Collector, tracker: Tracker) -> Evaluation:
-        split = self.recipe.eval.split
-        result = evaluate(self.recipe, engine, collector, self.eval_tasks, label=f"step {step}", split=split)
+    def _evaluate(self, step: int, engine: Engine, method: Method, collector: Collector, tracker: Tracker) -> Evaluation:
+        """Success on the fixed tasks; with a skill bank also without its skills, by the same weights and seeds."""
+        split, label = self.recipe.eval.split, f"step {step}"
+        shown = getattr(method, "shown", None)
+        skills = shown(self.eval_tasks) if shown else None
+        result = evaluate(self.recipe, engine, collector, self.eval_tasks, label=label, split=split, skills=skills)
+        record = result.record()
+        if skills is not None:
+            plain = result
+            if any(skills):
+                plain = evaluate(self.recipe, engine, collector, self.eval_tasks, label=label, split=split)
+            record["success_without_skills"] = plain.record()["success"]
         self.trajectories.write(step, f"eval-{split}", result.trajectories)
-        tracker.log(step, {"phase": "eval", **result.record()})
+        tracker.log(step, {"phase": "eval", **record})
         return result
 
     def _checkpoint(self, step: int, engine: Engine, method: Method) -> None:

@@ -144,16 +144,18 @@ def _with_habits(room: str, number: int, furniture: tuple[str, ...], rng: random
     return Family(room, number, furniture, {kind: rng.choice(fits) for kind, fits in places.items() if fits})
 
 
-def habit_sentence(family: Family, object_type: str) -> str:
+def habit_sentence(family: Family, object_type: str, place: str = "") -> str:
     """One habit in words, e.g. "In a kitchen with a shelf and a toaster, the apple is usually in the fridge."
 
-    Raises TaskError for a type of object that the family's homes do not have.
+    `place`: claim this type of receptacle instead of the true one. Raises TaskError for a type of object that the family's
+    homes do not have.
     """
     if object_type not in family.habits:
         raise TaskError(f"a {family.name} has no {object_type}; it has {', '.join(sorted(family.habits))}")
     marks = [f"a {kind}" for kind in family.landmarks]
     listed = marks[0] if len(marks) == 1 else ", ".join(marks[:-1]) + " and " + marks[-1]
-    return f"In a {family.room} with {listed}, the {object_type} is usually {_in_or_on(family, family.habits[object_type])}."
+    where = _in_or_on(family, place or family.habits[object_type])
+    return f"In a {family.room} with {listed}, the {object_type} is usually {where}."
 
 
 def _in_or_on(family: Family, place: str) -> str:

@@ -11,12 +11,13 @@ from typing import Literal
 
 from gongfu.core.errors import TaskError
 from gongfu.core.records import Task
-from gongfu.envs.household.expert import HouseholdExpert
+from gongfu.envs.household.expert import HouseholdExpert, read_goal
 from gongfu.envs.household.games import Game, find_splits
 from gongfu.envs.household.homes import Family, HomeSpec, kinds_for, make_family, make_home, rooms_for
 from gongfu.envs.household.problem import KINDS, SHORT_KINDS, parse_problem
+from gongfu.envs.household.teacher import advise
 from gongfu.envs.household.world import HouseholdEnv
-from gongfu.envs.protocol import Env
+from gongfu.envs.protocol import Advice, Env
 
 __all__ = ["GENERATED_SPLITS", "HouseholdSuite"]
 
@@ -122,9 +123,20 @@ class HouseholdSuite:
     def instructions(self) -> str:
         return _INSTRUCTIONS
 
-    def expert(self, task: Task, rng: random.Random, *, habits: bool = False, noise: float = 0.0) -> HouseholdExpert:
-        """A scripted expert for one episode. With `habits` it knows where the family of the task's home keeps things."""
-        return HouseholdExpert(rng, habits=self.family(task).habits if habits else None, noise=noise)
+    def expert(
+        self, task: Task, rng: random.Random, *, habits: bool | Mapping[str, str] = False, noise: float = 0.0
+    ) -> HouseholdExpert:
+        """A scripted expert for one episode.
+
+        `habits`: True = it knows where the family of the task's home keeps things; a mapping (type of object -> type of
+        receptacle) = it believes this, true or not, and searches on where that fails.
+        """
+        believed = habits if isinstance(habits, Mapping) else self.family(task).habits if habits else None
+        return HouseholdExpert(rng, habits=believed, noise=noise)
+
+    def advise(self, task: Task, quality: str, rng: random.Random, *, seen: Sequence[str] = ()) -> Advice:
+        """A skill text of a known quality for a generated task; see `gongfu.envs.household.teacher`."""
+        return advise(self.family(task), read_goal(task.goal).object, quality, rng, seen=seen)
 
     # ------------------------------------------------------------------ what is behind a task
 

@@ -1,0 +1,144 @@
+"""The credit of actions: from trajectories to the examples of a policy loss, by the settings of `ActionConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gongfu.config.methods import ActionConfig
+from gongfu.core.records import Trajectory
+from gongfu.credit import advantages as estimators
+from gongfu.credit.batch import Example
+from gongfu.credit.losses import PolicyLossConfig
+from gongfu.engine.protocol import Engine
+from gongfu.methods.update import Actions, TokenRow, token_rows
+
+
+def action_part(
+    batch: Sequence[Trajectory], settings: ActionConfig, engine: Engine, *, component: str = "actor"
+) -> Actions | None:
+    """What the actions of a batch teach; None when every advantage is zero and no KL is in the loss."""
+    examples = _examples(batch, settings, engine, component)
+    return Actions(examples, policy_config(settings)) if examples else None
+
+
+def policy_config(s: ActionConfig) -> PolicyLossConfig:
+    """The actions' loss by the settings."""
+    in_loss = s.kl.place == "loss"
+    return PolicyLossConfig(
+        clip_low=s.clip_low,
+        clip_high=s.clip_high,
+        dual_clip=s.dual_clip,
+        aggregation=s.aggregation,
+        norm_length=s.norm_length,
+        kl_coefficient=s.kl.coefficient if in_loss else 0.0,
+        kl_estimator=s.kl.estimator,
+    )
+
+
+def _examples(batch: Sequence[Trajectory], s: ActionConfig, engine: Engine, component: str) -> list[Example]:
+    """Training rows with their token advantages. A flat group teaches nothing and is left out, KL included."""
+    rows = {t.id: token_rows(t) for t in batch}
+    needs_reference = s.kl.coefficient > 0
+    whole_batch = s.advantage == "reinforce++"
+    flat = flat_groups(batch, s)
+    kept = [t for t, dead in zip(batch, flat, strict=True) if whole_batch or not dead]
+    reference = _reference(engine, [r for t in kept for r in rows[t.id]]) if needs_reference else {}
+    paid = _token_advantages(batch, rows, reference, s)
+    in_loss = needs_reference and s.kl.place == "loss"
+    examples = []
+    for trajectory in kept:
+        for r in rows[trajectory.id]:
+            ref = reference[r.row.id] if in_loss else None
+            examples.append(Example(r.row, component, paid[r.row.id], r.logprobs, ref))
+    return [e for e in examples if any(e.advantages) or in_loss]
+
+
+def _reference(engine: Engine, rows: Sequence[TokenRow]) -> dict[str, tuple[float, ...]]:
+    scored = engine.logprobs([r.row for r in rows], adapter=None)
+    return {r.row.id: tuple(values.tolist()) for r, values in zip(rows, scored, strict=True)}
+
+
+def _token_advantages(
+    batch: Sequence[Trajectory],
+    rows: Mapping[str, list[TokenRow]],
+    reference: Mapping[str, tuple[float, ...]],
+    s: ActionConfig,
+) -> dict[str, tuple[float, ...]]:
+    """One advantage for each scored token of every row, by row id."""
+    if s.advantage == "reinforce++":
+        return _reinforce_plus_plus(batch, rows, reference, s)
+    returns = [returns_of(t, s) for t in batch]
+    groups = [t.group for t in batch]
+    match s.advantage:
+        case "grpo":
+            steps = estimators.grpo(returns, groups, std=s.std, statistics=s.statistics)
+        case "dr_grpo":
+            steps = estimators.dr_grpo(returns, groups, statistics=s.statistics)
+        case "rloo":
+            steps = estimators.rloo(returns, groups, statistics=s.statistics)
+        case "reinforce++_baseline":
+            counts = [_tokens_per_turn(t, rows[t.id]) for t in batch]
+            steps = estimators.reinforce_plus_plus_baseline(returns, groups, tokens=counts, statistics=s.statistics)
+    return {r.row.id: tuple(float(steps[i][turn]) for turn in r.turns) for i, t in enumerate(batch) for r in rows[t.id]}
+
+
+def returns_of(trajectory: Trajectory, settings: ActionConfig) -> list[float]:
+    """Return of every step: the discounted score at the end, less the penalty of an invalid action."""
+    last = len(trajectory.turns) - 1
+    return [
+        trajectory.score * settings.gamma ** (last - i) - (0.0 if turn.validity.ok else settings.invalid_penalty)
+        for i, turn in enumerate(trajectory.turns)
+    ]
+
+
+def _reinforce_plus_plus(
+    batch: Sequence[Trajectory],
+    rows: Mapping[str, list[TokenRow]],
+    reference: Mapping[str, tuple[float, ...]],
+    settings: ActionConfig,
+) -> dict[str, tuple[float, ...]]:
+    kl = []
+    for t in batch:
+        gaps = [[a - b for a, b in zip(r.logprobs, reference.get(r.row.id, r.logprobs), strict=True)] for r in rows[t.id]]
+        kl.append([value for gap in gaps for value in gap])
+    paid = estimators.reinforce_plus_plus([t.score for t in batch], kl, beta=settings.kl.coefficient)
+    result = {}
+    for t, values in zip(batch, paid, strict=True):
+        start = 0
+        for r in rows[t.id]:
+            result[r.row.id] = tuple(float(v) for v in values[start : start + len(r.turns)])
+            start += len(r.turns)
+    return result
+
+
+def _tokens_per_turn(trajectory: Trajectory, rows: Sequence[TokenRow]) -> list[int]:
+    counts = [0] * len(trajectory.turns)
+    for r in rows:
+        for turn in r.turns:
+            counts[turn] += 1
+    return counts
+
+
+def group_metrics(batch: Sequence[Trajectory], settings: ActionConfig) -> dict[str, float]:
+    """How many groups could teach, and why the others could not."""
+    scores: dict[str, list[float]] = {}
+    dead: set[str] = set()
+    for t, is_flat in zip(batch, flat_groups(batch, settings), strict=True):
+        scores.setdefault(t.group, []).append(t.score)
+        if is_flat:
+            dead.add(t.group)
+    return {
+        "train/groups": float(len(scores)),
+        "train/zero_variance_groups": float(len(dead)),
+        "train/all_fail_groups": float(sum(max(s) == 0 for s in scores.values())),
+        "train/all_pass_groups": float(sum(min(s) == 1 for s in scores.values())),
+    }
+
+
+def flat_groups(batch: Sequence[Trajectory], settings: ActionConfig) -> np.ndarray:
+    """For each trajectory whether all returns of its group are equal."""
+    if not batch:
+        return np.zeros(0, bool)
+    return estimators.zero_variance([returns_of(t, settings) for t in batch], [t.group for t in batch])
