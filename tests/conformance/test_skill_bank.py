@@ -22,7 +22,6 @@ from gongfu.skills.commit import ROOT
 from gongfu.skills.edits import Add, SetState, Update
 from gongfu.skills.errors import BankError, EditError, EvidenceError, RefError, SkillError, StaleHeadError
 from gongfu.skills.evidence import ProposalRecord
-from gongfu.skills.schema import APPEND_ONLY
 from gongfu.skills.skill import Skill
 from gongfu.skills.utilities import NEVER_USED, utilities
 from skill_support import full_skill, skill, use
@@ -175,6 +174,7 @@ def test_the_same_edits_again_on_the_same_parent_are_the_same_commit(bank):
         ([SetState(skill(1).id, "gone")], "no state"),
         ([Add(skill(2), "gone")], "no state"),
         ([SetState("0" * 16, "active")], "no skill 0000"),
+        ([SetState("nonsense", "active")], "no skill nonsense"),
     ],
 )
 def test_an_edit_that_does_not_fit_is_refused_and_nothing_is_written(bank, edits, says):
@@ -344,8 +344,8 @@ def test_objects_commits_and_evidence_refuse_change(bank):
     first = add(bank, skill(1))
     bank.record_uses([use(skill(1), first.id)])
     bank.record_proposals([ProposalRecord("p", 1, "add", "", "t", (), "x")])
-    for table in (*APPEND_ONLY["0001"], *APPEND_ONLY["0002"]):
-        column = {"objects": "digest", "commits": "id", "reflog": "ref", "uses": "trajectory", "proposals": "id"}[table]
+    columns = {"objects": "digest", "commits": "id", "reflog": "ref", "uses": "trajectory", "proposals": "id"}
+    for table, column in columns.items():
         for statement in (f"UPDATE {table} SET {column} = 'x'", f"DELETE FROM {table}"):
             with pytest.raises(DBAPIError, match="append-only"):
                 sql(bank, statement)
@@ -378,6 +378,7 @@ def unlock(bank, table):
         ("commits", "UPDATE commits SET step = 9 WHERE depth = 2", r"commit \w{12}: was changed"),
         ("commits", "UPDATE commits SET depth = 5 WHERE depth = 2", r"its parent \w{12} is missing or not one commit nearer"),
         ("commits", "UPDATE commits SET ops = 'x' WHERE depth = 1", r"commit \w{12}: cannot be read"),
+        ("commits", "UPDATE commits SET ops = '[1]' WHERE depth = 1", r"commit \w{12}: the operation 1 does not fit"),
         (
             "refs",
             "UPDATE refs SET commit_id = (SELECT id FROM commits WHERE depth = 1)",

@@ -145,10 +145,18 @@ def test_reminder_ends_every_observation_but_the_first(suite, tokenizer):
 def test_skills_are_shown_and_recorded(suite, tokenizer):
     (task, *_) = suite.tasks("train")
     collector = collector_of(suite, tokenizer)
-    shown = {task.id: {"s1": "Look in the fridge first."}}
-    (with_skill,) = collector.collect(expert_actor(suite, tokenizer), [task], skills=shown)
-    assert with_skill.skills == ("s1",)
+    shown = [{"s1": "Look in the fridge first."}]
+    with_skill, *_, without = collector.collect(expert_actor(suite, tokenizer), [task], group_size=3, skills=shown, withheld=1)
+    assert with_skill.skills == ("s1",) and without.skills == ()
     assert "Look in the fridge first." in tokenizer.decode(with_skill.turns[0].call.prompt)
+    assert "Look in the fridge first." not in tokenizer.decode(without.turns[0].call.prompt)
+
+
+def test_the_same_task_twice_may_show_two_skills(suite, tokenizer):
+    (task, *_) = suite.tasks("train")
+    collector = collector_of(suite, tokenizer)
+    played = collector.collect(expert_actor(suite, tokenizer), [task, task], skills=[{"a": "one"}, {"b": "two"}])
+    assert [t.skills for t in played] == [("a",), ("b",)]
 
 
 def test_a_template_that_rewrites_history_is_refused(suite, tokenizer):

@@ -59,7 +59,9 @@ def test_show_lists_skills_with_what_they_are_worth(gongfu):
     assert "5/6" in out and "0/4" in out and "+0.83" in out
     one = read(gongfu("show", full_skill().id[:6], "--json"))
     assert one["text"] == full_skill().text and one["protocol"]["plan"][1] == "open it"
-    assert read(gongfu("show", skill(1).name, "--ref", "main~2"))["text"] == skill(1).text
+    _, out, _ = gongfu("show", skill(1).name, "--ref", "main~2")
+    assert f"\n\n{skill(1).text}\n" in out and 'state: "candidate"' in out
+    assert 'with: "5/6"' in gongfu("show", "cold-drink")[1]
 
 
 def test_diff_and_blame_tell_what_changed(gongfu):
@@ -114,7 +116,7 @@ def test_skills_travel_between_banks(gongfu, folder, tmp_path):
     code, _, err = gongfu("import", out, bank=other)
     assert code == 2 and "say that you want that" in err
     assert gongfu("import", out, "--update", bank=other)[0] == 0
-    assert read(gongfu("show", "cold-drink", bank=other))["version"] == 2
+    assert read(gongfu("show", "cold-drink", "--json", bank=other))["version"] == 2
     (out / "cold-drink/big").write_bytes(bytes(2**20))
     assert gongfu("import", out, "--max-mib", "1", bank=other)[0] == 2
     assert gongfu("import", out, "--max-mib", "2", bank=other)[0] == 0

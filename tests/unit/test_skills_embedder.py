@@ -91,7 +91,7 @@ def test_minilm_knows_what_is_meant():
     asked = [
         "put a clean mug in coffeemachine",
         "put a hot apple on table",
-        "put a cool potato in microwave",
+        "put a cool potato on shelf",
         "look at book under light",
     ]
     cosines = embedder.embed(asked, query=True) @ embedder.embed(skills, query=False).T

@@ -50,6 +50,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """List the skills of a commit with what they are worth, or show one skill."""
+    from gongfu.skills import page
     from gongfu.skills.tree import STATES
     from gongfu.skills.utilities import utilities
 
@@ -62,7 +63,9 @@ def show(
         _print_json(records[0] if skill else records)
         return
     if skill:
-        print(json.dumps(records[0], indent=1, ensure_ascii=False))
+        told = {"id": skills[0].id, "version": str(skills[0].version), "state": records[0]["state"]}
+        told |= dict(zip(("with", "without", "uplift", "95 %"), _worth(records[0]["evidence"]), strict=True))
+        print(page.render(skills[0], skills[0].name, told), end="")
         return
     rows = [[r["name"], r["id"], str(r["version"]), r["kind"], r["state"], *_worth(r["evidence"])] for r in records]
     columns = ["skill", "id", "version", "kind", "state", "with", "without", "uplift", "95 %"]

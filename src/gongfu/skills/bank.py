@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,7 +238,7 @@ class SkillBank:
             except StaleHeadError:  # another writer was first, so the log has grown: look again
                 continue
 
-    def _name(self, name: str, kind: Any, ref: str, why: str) -> str:
+    def _name(self, name: str, kind: Literal["branch", "tag"], ref: str, why: str) -> str:
         with writing(self._engine) as connection:
             commit = store.resolve(connection, ref)
             store.name(connection, name, kind, commit, why)
@@ -249,7 +249,7 @@ class SkillBank:
             known = dict(self._views)
         if commit in known:
             return known[commit]
-        past = store.history(connection, commit, until=known)
+        past = store.history(connection, commit, until=list(known))
         base = known.get(past[-1].id)
         newer = past if base is None else past[:-1]
         tree = Tree() if base is None else base.tree

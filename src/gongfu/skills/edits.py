@@ -12,7 +12,7 @@ An operation is a plain mapping that holds all that is needed to replay it, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gongfu.skills.errors import EditError, SkillError
@@ -35,7 +35,7 @@ class Update:
     """Write the next version of a skill: `fields` are those of Skill that change. Its state stays."""
 
     id: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,15 @@ def plan(tree: Tree, edits: Sequence[Edit], load: Callable[[str], Skill]) -> tup
 def replay(tree: Tree, operations: Iterable[Operation]) -> Tree:
     """`tree` after the operations of a commit. Raises EditError for one that does not fit."""
     changes: dict[str, Entry | None] = {}
-    for operation in operations:
-        try:
+    operation = None
+    try:
+        for operation in operations:
             skill = operation["skill"]
             before = changes[skill] if skill in changes else tree.get(skill)
             changes[skill] = _after(before, operation)
-        except (KeyError, TypeError, ValueError) as e:
-            raise EditError(f"the operation {operation} does not fit: {e}") from e
-    return tree.changed(changes)
+        return tree.changed(changes)
+    except (KeyError, TypeError, ValueError) as e:
+        raise EditError(f"the operation {operation} does not fit: {e}") from e
 
 
 def _after(before: Entry | None, operation: Operation) -> Entry | None:

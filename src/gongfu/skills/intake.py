@@ -45,7 +45,7 @@ def read_files(path: str | Path, wanted: Callable[[str], bool], max_bytes: int =
                 size = max(size, len(found[name]))  # an archive may lie about it
             left -= size
             if left < 0:
-                raise FolderError(f"{path} holds more than {max_bytes / 2**20:g} MiB; allow more if you trust it")
+                raise _too_large(path, max_bytes)
     except (OSError, tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as e:
         raise FolderError(f"{path} cannot be read: {e}") from e
     return dict(sorted(found.items()))
@@ -85,7 +85,7 @@ def _archive(path: Path, max_bytes: int) -> Iterator[Source]:
     if not path.is_file():
         raise FolderError(f"there is no folder or archive {path}")
     if path.stat().st_size > 2 * max_bytes:
-        raise FolderError(f"{path} holds more than {max_bytes / 2**20:g} MiB; allow more if you trust it")
+        raise _too_large(path, max_bytes)
     if zipfile.is_zipfile(path):
         return _zip(path)
     return _tar(path, max_bytes)
@@ -109,7 +109,7 @@ def _tar(path: Path, max_bytes: int) -> Iterator[Source]:
     if raw[:2] == b"\x1f\x8b":
         raw = zlib.decompressobj(wbits=31).decompress(raw, bound + 1)
     if len(raw) > bound:
-        raise FolderError(f"{path} holds more than {max_bytes / 2**20:g} MiB; allow more if you trust it")
+        raise _too_large(path, max_bytes)
     with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
         for member in archive:
             if member.isdir():
@@ -119,6 +119,10 @@ def _tar(path: Path, max_bytes: int) -> Iterator[Source]:
             content = archive.extractfile(member)
             assert content is not None  # it is a regular file
             yield _inside(path, member.name), member.size, lambda content=content: content
+
+
+def _too_large(path: Path, max_bytes: int) -> FolderError:
+    return FolderError(f"{path} holds more than {max_bytes / 2**20:g} MiB; allow more if you trust it")
 
 
 def _inside(archive: Path, name: str) -> str:

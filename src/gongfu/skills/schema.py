@@ -80,6 +80,3 @@ embeddings = Table(
     Column("embedder", String(200), primary_key=True),
     Column("vector", LargeBinary, nullable=False),
 )
-
-APPEND_ONLY = {"0001": ("objects", "commits", "reflog"), "0002": ("uses", "proposals")}
-"""Tables whose rows nobody may change or remove, by the migration that made them."""

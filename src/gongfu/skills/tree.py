@@ -45,7 +45,10 @@ class Tree:
         self._hashes = hashes or (_hash(_EMPTY),) * 256
 
     def get(self, skill: str) -> Entry | None:
-        return self._buckets[int(skill[:2], 16)].get(skill)
+        try:
+            return self._buckets[_place(skill)].get(skill)
+        except ValueError:  # not made like an id
+            return None
 
     def items(self) -> Iterator[tuple[str, Entry]]:
         for bucket in self._buckets:
@@ -59,7 +62,7 @@ class Tree:
         buckets, hashes = list(self._buckets), list(self._hashes)
         touched: dict[int, dict[str, Entry]] = {}
         for skill, entry in changes.items():
-            place = int(skill[:2], 16)
+            place = _place(skill)
             bucket = touched.setdefault(place, dict(buckets[place]))
             if entry is None:
                 bucket.pop(skill, None)
@@ -84,6 +87,10 @@ class Tree:
     def digest(self) -> str:
         """sha256 over versions and states."""
         return hashlib.sha256(b"".join(self._hashes)).hexdigest()
+
+
+def _place(skill: str) -> int:
+    return int(skill[:2], 16)
 
 
 def _hash(bucket: Mapping[str, Entry]) -> bytes:

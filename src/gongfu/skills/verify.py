@@ -72,12 +72,12 @@ def _commit(row: dict[str, Any], above: dict[str, Tree | None], versions: dict[s
     parent = above[commit.parent]
     if parent is None:
         return wrong, None
-    missing = sorted({op["digest"] for op in commit.ops if op.get("digest", "") not in versions and "digest" in op})
-    wrong += [f"needs the skill version {digest[:12]}, which is missing" for digest in missing]
     try:
         tree = replay(parent, commit.ops)
     except EditError as e:
         return [*wrong, str(e)], None
+    missing = sorted({op["digest"] for op in commit.ops if "digest" in op and op["digest"] not in versions})
+    wrong += [f"needs the skill version {digest[:12]}, which is missing" for digest in missing]
     if tree.digest != commit.tree:
         wrong.append(f"its operations lead to the tree {tree.digest[:12]}, not to {commit.tree[:12]}")
     return wrong, tree

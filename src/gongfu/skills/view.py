@@ -59,7 +59,7 @@ class BankView:
         return len(self.tree)
 
     def __contains__(self, skill: object) -> bool:
-        return isinstance(skill, str) and len(skill) > 1 and self.tree.get(skill) is not None
+        return isinstance(skill, str) and self.tree.get(skill) is not None
 
     def __str__(self) -> str:
         return f"commit {self.commit[:12]}"
@@ -69,7 +69,7 @@ class BankView:
         return tuple(self._versions[e.digest] for _, e in self.tree.items() if e.state in USABLE)
 
     def _entry(self, skill: str) -> Entry:
-        entry = self.tree.get(skill) if skill in self else None
+        entry = self.tree.get(skill)
         if entry is None:
             raise SkillError(f"there is no skill {skill!r} at {self}")
         return entry
