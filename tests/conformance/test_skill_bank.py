@@ -18,11 +18,13 @@ from sqlalchemy.exc import DBAPIError
 
 from gongfu.skills import store
 from gongfu.skills.bank import SkillBank
-from gongfu.skills.commit import ROOT
+from gongfu.skills.commit import ROOT, Commit
+from gongfu.skills.dialects import writing
 from gongfu.skills.edits import Add, SetState, Update
 from gongfu.skills.errors import BankError, EditError, EvidenceError, RefError, SkillError, StaleHeadError
 from gongfu.skills.evidence import ProposalRecord
 from gongfu.skills.skill import Skill
+from gongfu.skills.tree import Tree
 from gongfu.skills.utilities import NEVER_USED, utilities
 from skill_support import full_skill, skill, use
 
@@ -131,6 +133,16 @@ def test_the_same_run_twice_gives_the_same_commits(bank, tmp_path):
         ids.add(bank.commit([Add(skill(5))], parent=bank.head("main"), branch="other", **{"step": 3, **more}).id)
         bank.reset("main", "another try", branch="other")
     assert len(ids) == 4
+
+
+def test_equal_edits_on_equal_contents_of_other_descent_are_another_commit(bank):
+    first = add(bank, skill(1))
+    bank.commit([SetState(skill(1).id, "retired")], parent=first.id)
+    bank.commit([SetState(skill(1).id, "active")], parent=bank.head())
+    assert bank.at().made_by.tree == first.tree
+    bank.branch("early", first.id)
+    one, two = bank.commit([Add(skill(2))], parent=first.id, branch="early"), bank.commit([Add(skill(2))], parent=bank.head())
+    assert (one.tree, one.ops) == (two.tree, two.ops) and one.id != two.id
 
 
 def test_a_stale_commit_is_refused_and_writes_nothing(bank):
@@ -367,6 +379,8 @@ def unlock(bank, table):
             "UPDATE objects SET body = replace(body, 'Advice number 1', 'Evil')",
             r"skill version \w{12}: .*(another first|was changed)",
         ),
+        ("objects", "UPDATE objects SET body = replace(body, 'Look', 'Evil')", r"skill version \w{12}: was changed"),
+        ("objects", "UPDATE objects SET body = body || ' '", r"skill version \w{12}: was changed"),
         ("objects", "UPDATE objects SET body = '{'", r"skill version \w{12}: is no skill"),
         (
             "commits",
@@ -416,7 +430,38 @@ def test_verify_names_a_missing_version_and_a_reader_refuses_damage(bank, locati
         other.at()
 
 
+def test_a_commit_that_lies_about_what_it_holds_is_found(bank):
+    ops = [{"op": "add", "skill": skill(1).id, "digest": skill(1).digest, "version": 1, "state": "active"}]
+    lie = Commit.of(ROOT, Tree(), ops, 1, "", {})
+    with writing(bank._engine) as connection:
+        store.append(connection, lie, [skill(1)], "main")
+    assert any("its operations lead to the tree" in line for line in bank.verify())
+    with pytest.raises(BankError, match="vouches for, run verify"):
+        bank.at()
+
+
 # Many writers
+
+
+def test_a_branch_moves_only_from_where_it_is(bank):
+    first = add(bank, skill(1))
+    with writing(bank._engine) as connection, pytest.raises(StaleHeadError):
+        store.move(connection, "main", ROOT.id, first.id, "")
+    assert len(bank.reflog()) == 2
+
+
+def test_a_quarantine_that_meets_another_writer_is_made_on_the_new_head(bank, monkeypatch):
+    add(bank, skill(1))
+    commit, others = bank.commit, []
+
+    def late(edits, **where):
+        if not others:
+            others.append(commit([Add(skill(2))], parent=bank.head(), step=2))
+        return commit(edits, **where)
+
+    monkeypatch.setattr(bank, "commit", late)
+    assert bank.quarantine(skill(1).id, "harmful").parent == others[0].id
+    assert bank.at().skills() == (skill(2),)
 
 
 def test_threads_read_and_write_one_bank(bank):
@@ -444,6 +489,7 @@ from gongfu.skills.bank import SkillBank
 from gongfu.skills.edits import Add
 from gongfu.skills.errors import StaleHeadError
 from gongfu.skills.skill import Skill
+from gongfu.skills.tree import Tree
 
 location, who = sys.argv[1:]
 stale = 0
@@ -528,7 +574,7 @@ def test_a_resumed_run_sees_the_utilities_that_the_uninterrupted_one_saw(bank):
     def play(step):
         ways = [("with", True), ("with", True), ("with", False), ("without", False), ("shadow", True)]
         bank.record_uses([use(skill(1), first.id, step=step, n=n, mode=m, success=s) for n, (m, s) in enumerate(ways)])
-        bank.record_uses([use(skill(2), first.id, step=step, success=False)])
+        bank.record_uses([use(skill(2), first.id, step=step, success=False), use(skill(3), first.id, step=step, mode="shadow")])
 
     seen = {}
     for step in (1, 2, 3):

@@ -10,7 +10,7 @@ from gongfu.config.schema import CustomSuiteConfig, GRPOConfig, KLConfig, Recipe
 from gongfu.core.errors import EngineError, EnvError
 from gongfu.engine.protocol import OptimParams
 from gongfu.envs.runner import InlineRunner
-from gongfu.methods.actions import returns_of
+from gongfu.methods.actions import action_part, returns_of
 from gongfu.methods.grpo import GRPO
 from gongfu.methods.update import token_rows
 from gongfu.rollout.collector import Collector, lost
@@ -86,7 +86,7 @@ def test_flat_groups_are_left_out_and_counted(folder, tmp_path):
 
     dead = zero_variance([returns_of(t, method.settings) for t in flat], [t.group for t in flat])
     assert dead[:4].all()
-    kept = {e.row.meta["trajectory"] for e in method._examples(flat, dead)}
+    kept = {e.row.meta["trajectory"] for e in action_part(flat, method.settings, method.engine).examples}
     assert kept and not kept & {t.id for t in flat[:4]}
 
 
@@ -106,6 +106,30 @@ def test_penalty_and_discount_of_step_returns(folder, tmp_path):
     bad = dataclasses.replace(t.turns[1], validity=dataclasses.replace(t.turns[1].validity, admissible=False))
     t = dataclasses.replace(t, turns=(t.turns[0], bad, t.turns[2]), score=1.0)
     assert returns_of(t, GRPOConfig(gamma=0.5, invalid_penalty=0.1)) == pytest.approx([0.25, 0.4, 1.0])
+
+
+def test_a_wrong_format_earns_its_own_score_and_an_invalid_action_no_praise(folder, tmp_path):
+    method = make(folder, tmp_path)
+    played = method.collector.collect(method.actor, method.tasks.draw(0, 1), group_size=4)
+
+    def turned(t, number, **flags):
+        turns = list(t.turns)
+        turns[number] = dataclasses.replace(turns[number], validity=dataclasses.replace(turns[number].validity, **flags))
+        return dataclasses.replace(t, turns=tuple(turns))
+
+    best = turned(turned(dataclasses.replace(played[0], score=1.0), 0, format=False), 1, admissible=False)
+    group = [best, *(dataclasses.replace(t, score=0.0) for t in played[1:])]
+    settings = GRPOConfig(invalid_penalty=0.1, format_score=-0.1, statistics="step")
+    assert returns_of(best, settings) == pytest.approx([-0.1, 0.9, 1.0])
+
+    def praise(settings):
+        rows = [e for e in action_part(group, settings, method.engine).examples if e.row.meta["trajectory"] == best.id]
+        values = dict(zip([i for i, m in enumerate(rows[0].row.mask) if m], rows[0].advantages, strict=True))
+        return [values[start] for _, start, _ in rows[0].row.meta["spans"]]
+
+    free, capped = praise(settings), praise(GRPOConfig(**{**settings.model_dump(), "cap_invalid": True}))
+    assert free[0] < 0 < free[1] and free[2] > 0
+    assert capped == pytest.approx([free[0], 0.0, free[2]])
 
 
 def test_kl_pulls_towards_the_frozen_base(folder, tmp_path):

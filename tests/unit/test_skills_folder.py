@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -126,7 +127,8 @@ def test_equal_banks_export_equal_bytes(bank, tmp_path):
         export(other.at(), other, tmp_path / "again")
         export_archive(other.at(), other, tmp_path / "again.tar.gz")
     assert contents(tmp_path / "out") == contents(tmp_path / "again")
-    assert (tmp_path / "out.tar.gz").read_bytes() == (tmp_path / "again.tar.gz").read_bytes()
+    packed = (tmp_path / "out.tar.gz").read_bytes()
+    assert packed == (tmp_path / "again.tar.gz").read_bytes() and packed[4:8] == bytes(4)  # no clock in it
     with tarfile.open(tmp_path / "out.tar.gz") as archive:
         assert {m.name: archive.extractfile(m).read() for m in archive} == contents(tmp_path / "out")
 
@@ -269,6 +271,16 @@ def test_a_contract_that_was_edited_is_refused(page, change, says):
     contract.write_text(change(contract.read_text()))
     with pytest.raises(FolderError, match=says):
         read_folder(page.parent)
+
+
+def test_a_contract_of_a_later_version_is_held_to_its_digest(bank, tmp_path):
+    add(bank, full_skill())
+    bank.commit([Update(full_skill().id, {"kind": "heat"})], parent=bank.head())
+    export(bank.at(), bank, tmp_path / "out")
+    contract = tmp_path / "out/cold-drink" / CONTRACT
+    contract.write_text(contract.read_text().replace("monty", "none"))
+    with pytest.raises(FolderError, match=r"contract\.json was edited \(its digest does not fit\); edit SKILL\.md"):
+        read_folder(tmp_path / "out")
 
 
 # From elsewhere
@@ -436,11 +448,11 @@ def test_links_in_a_zip_are_refused(tmp_path):
 
 
 def test_an_entry_given_twice_is_refused(tmp_path):
-    with pytest.raises(FolderError, match="twice"):
+    with pytest.raises(FolderError, match="md' twice"):
         read_folder(tar(tmp_path / "a.tar.gz", ("good/SKILL.md", PAGE), ("./good/SKILL.md", b"other")))
     with pytest.warns(UserWarning, match="Duplicate"):
         path = pack(tmp_path / "a.zip", ("good/SKILL.md", PAGE), ("good/SKILL.md", b"other"))
-    with pytest.raises(FolderError, match="twice"):
+    with pytest.raises(FolderError, match="md' twice"):
         read_folder(path)
 
 
@@ -450,6 +462,12 @@ def test_bombs_are_refused(tmp_path, make, monkeypatch):
     assert bomb.stat().st_size < 2**20
     with pytest.raises(FolderError, match="more than 10 MiB"):
         read_folder(bomb)
+    tracemalloc.start()
+    with pytest.raises(FolderError, match="more than 1 MiB"):
+        read_folder(bomb, max_bytes=2**20)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 * 2**20  # it was not unpacked to find this out
     monkeypatch.setattr(intake, "_MAX_ENTRIES", 100)
     many = make(tmp_path / "b", ("good/SKILL.md", PAGE), *((f"d/{n}", b"") for n in range(100)))
     with pytest.raises(FolderError, match="more than 100 files"):

@@ -72,9 +72,10 @@ def test_places_of_gone_skills_are_used_again(bank):
     assert all(len(posting.places) for posting in retriever.index.postings.values())
 
 
-def test_five_edits_embed_five_skills_and_the_bank_keeps_the_vectors(bank):
+def test_five_edits_embed_five_skills_and_the_bank_keeps_the_vectors(bank, monkeypatch):
     skills = fill(bank, 50)
-    embedder = Bagger()
+    embedder, looked_up, load = Bagger(), [], bank.load_embeddings
+    monkeypatch.setattr(bank, "load_embeddings", lambda name, digests: (looked_up.append(len(digests)), load(name, digests))[1])
     retriever = DenseRetriever(embedder, bank)
     retriever.rank([Query("advice")], bank.at())
     assert Counter(embedder.asked) == Counter([*(s.text for s in skills), "advice"])
@@ -83,6 +84,7 @@ def test_five_edits_embed_five_skills_and_the_bank_keeps_the_vectors(bank):
     bank.commit([Update(s.id, {"kind": "cool"}) for s in skills[5:9]], parent=bank.head())
     retriever.rank([Query("advice"), Query("advice"), Query("other")], bank.at())
     assert Counter(embedder.asked) == Counter([*(f"New {s.text}" for s in skills[:5]), "other"])
+    assert looked_up == [50, 9]  # of the nine that changed, four say the same: the bank knows them
     embedder.asked.clear()
     again = DenseRetriever(embedder, bank)
     again.rank([], bank.at())

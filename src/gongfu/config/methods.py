@@ -32,6 +32,10 @@ class ActionConfig(Section):
     """Discount of step returns; 1 = every step is paid the episode's score."""
     invalid_penalty: float = Field(default=0.0, ge=0)
     """Taken off the return of every step whose action was invalid."""
+    format_score: float | None = None
+    """Return of a step whose answer had a wrong format, in place of all it would have earned; None = as `invalid_penalty`."""
+    cap_invalid: bool = False
+    """Never let an invalid action have a positive advantage."""
     epochs: Positive = 1
     minibatches: Positive = 1
     """Optimiser steps per epoch."""
@@ -56,8 +60,11 @@ class ActionConfig(Section):
             raise ValueError('kl.place = "reward" is defined for reinforce++ only; use "loss"')
         if self.advantage == "reinforce++" and self.kl.place == "loss" and self.kl.coefficient:
             raise ValueError('reinforce++ takes its KL in the reward; set kl.place = "reward"')
-        if (self.gamma != 1 or self.invalid_penalty) and self.advantage == "reinforce++":
-            raise ValueError("gamma and invalid_penalty are not used by reinforce++; leave them at 1 and 0")
+        shaped = self.gamma != 1 or self.invalid_penalty or self.format_score is not None or self.cap_invalid
+        if shaped and self.advantage == "reinforce++":
+            raise ValueError(
+                "gamma, invalid_penalty, format_score and cap_invalid are not used by reinforce++; leave them at their defaults"
+            )
         return self
 
 

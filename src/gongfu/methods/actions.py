@@ -81,16 +81,23 @@ def _token_advantages(
         case "reinforce++_baseline":
             counts = [_tokens_per_turn(t, rows[t.id]) for t in batch]
             steps = estimators.reinforce_plus_plus_baseline(returns, groups, tokens=counts, statistics=s.statistics)
+    if s.cap_invalid:
+        valid = [np.array([turn.validity.ok for turn in t.turns]) for t in batch]
+        steps = [np.where(ok, values, np.minimum(values, 0.0)) for ok, values in zip(valid, steps, strict=True)]
     return {r.row.id: tuple(float(steps[i][turn]) for turn in r.turns) for i, t in enumerate(batch) for r in rows[t.id]}
 
 
 def returns_of(trajectory: Trajectory, settings: ActionConfig) -> list[float]:
     """Return of every step: the discounted score at the end, less the penalty of an invalid action."""
     last = len(trajectory.turns) - 1
-    return [
-        trajectory.score * settings.gamma ** (last - i) - (0.0 if turn.validity.ok else settings.invalid_penalty)
-        for i, turn in enumerate(trajectory.turns)
-    ]
+    returns = []
+    for i, turn in enumerate(trajectory.turns):
+        if settings.format_score is not None and not turn.validity.format:
+            returns.append(settings.format_score)
+        else:
+            penalty = 0.0 if turn.validity.ok else settings.invalid_penalty
+            returns.append(trajectory.score * settings.gamma ** (last - i) - penalty)
+    return returns
 
 
 def _reinforce_plus_plus(

@@ -136,10 +136,14 @@ def _asker(s: UniSkillConfig, collector: Collector) -> Callable[[Sequence[Task]]
         return lambda tasks: [task.goal for task in tasks]
 
     def look(tasks: Sequence[Task]) -> list[str]:
-        """The first observation of each task; the goal alone where its environment does not start."""
+        """The words of each task's first observation, each once: how often a thing is listed says nothing of what fits."""
         found = collector.runner.reset({task.id: task for task in tasks})
         collector.runner.release(list(found))
-        seen = [found[task.id] for task in tasks]
-        return [task.goal if isinstance(o, EnvError) else f"{o.text} {task.goal}" for o, task in zip(seen, tasks, strict=True)]
+        asked = []
+        for task in tasks:
+            seen = found[task.id]
+            text = task.goal if isinstance(seen, EnvError) else f"{seen.text} {task.goal}"
+            asked.append(" ".join(dict.fromkeys(text.split())))
+        return asked
 
     return look

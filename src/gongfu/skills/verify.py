@@ -7,7 +7,6 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from gongfu.skills import store
-from gongfu.skills.canonical import sha256
 from gongfu.skills.commit import ROOT, Commit
 from gongfu.skills.dialects import damage
 from gongfu.skills.edits import replay
@@ -37,9 +36,9 @@ def _object(digest: str, body: str) -> str:
         skill = Skill.from_body(body)
     except SkillError as e:
         return f"is no skill: {e}"
-    if sha256(body) != digest:
-        return f"its text was changed (its digest is {sha256(body)[:12]})"
-    return "" if skill.digest == digest else "is not written in canonical form"
+    if body != skill.body or skill.digest != digest:
+        return f"was changed: its contents have the digest {skill.digest[:12]}"
+    return ""
 
 
 def _log(connection: Connection, versions: dict[str, str]) -> list[str]:
