@@ -26,7 +26,7 @@ ENVIRONMENT = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "gongfu.cli", "train", *arguments]
+    return [sys.executable, "-m", "gongfu", "train", *arguments]
 
 
 def finish(arguments: list[str], cwd: Path) -> float:

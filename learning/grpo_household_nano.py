@@ -1,6 +1,9 @@
 """Does GRPO make the shipped nano model better at household tasks it has not seen? Three seeds, final weights, fixed tasks.
 
-python learning/grpo_household_nano.py [--seeds 0 1 2] [--steps 60] [--runs runs/learn]
+Held out are new homes of the families that training shows ("seen") and homes of other families ("unseen"): before and after are
+the mean over both.
+
+python learning/grpo_household_nano.py [--seeds 0 1 2] [--steps 80] [--runs runs/learn]
 """
 
 from __future__ import annotations
@@ -31,10 +34,13 @@ def main() -> None:
         run = options.runs / f"seed-{seed}"
         seen = before_and_after(run, "seen", options.tasks)
         unseen = before_and_after(run, "unseen", options.tasks)
-        seeds.append({"seed": seed, "before": seen["before"], "after": seen["after"], "seen": seen, "unseen": unseen})
+        both = {name: (seen[name] + unseen[name]) / 2 for name in ("before", "after")}
+        seeds.append({"seed": seed, **both, "seen": seen, "unseen": unseen})
         curves[f"seed {seed}"] = curve(run)
         print(
-            f"seed {seed}: {seen['before']:.3f} -> {seen['after']:.3f} on seen, {unseen['before']:.3f} -> {unseen['after']:.3f}"
+            f"seed {seed}: {both['before']:.3f} -> {both['after']:.3f}; seen {seen['before']:.3f} -> {seen['after']:.3f}, "
+            f"unseen {unseen['before']:.3f} -> {unseen['after']:.3f}",
+            flush=True,
         )
     full = len(seeds) >= 3 and not options.steps
     if full:

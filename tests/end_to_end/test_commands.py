@@ -33,7 +33,7 @@ def gongfu(*arguments: str, cwd: Path, check: int | None = 0, path: Path | None 
     """Run a command; `path` is where the custom suite lies."""
     environment = ENVIRONMENT if path is None else {**ENVIRONMENT, "PYTHONPATH": str(path)}
     done = subprocess.run(
-        [sys.executable, "-m", "gongfu.cli", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=280
+        [sys.executable, "-m", "gongfu", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=280
     )
     if check is not None:
         assert done.returncode == check, done.stderr
@@ -83,7 +83,7 @@ def test_the_same_seed_gives_the_same_run(agent, finished, tmp_path):
 def test_interrupted_run_checkpoints_and_resumes_to_the_same_numbers(agent, finished, tmp_path):
     run = tmp_path / "runs" / "a"
     process = subprocess.Popen(
-        [sys.executable, "-m", "gongfu.cli", *train_arguments(agent, "a")],
+        [sys.executable, "-m", "gongfu", *train_arguments(agent, "a")],
         cwd=tmp_path,
         env=ENVIRONMENT,
         stderr=subprocess.PIPE,
@@ -103,7 +103,7 @@ def test_interrupted_run_checkpoints_and_resumes_to_the_same_numbers(agent, fini
 def test_killed_run_with_a_torn_checkpoint_goes_on_from_the_one_before(agent, finished, tmp_path):
     run = tmp_path / "runs" / "a"
     process = subprocess.Popen(
-        [sys.executable, "-m", "gongfu.cli", *train_arguments(agent, "a")],
+        [sys.executable, "-m", "gongfu", *train_arguments(agent, "a")],
         cwd=tmp_path,
         env=ENVIRONMENT,
         stderr=subprocess.DEVNULL,

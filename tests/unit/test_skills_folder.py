@@ -369,6 +369,21 @@ def test_links_and_devices_in_a_folder_are_refused(tmp_path, make):
         read_folder(tmp_path / "skills")
 
 
+def test_a_file_that_is_exchanged_for_a_link_is_not_followed(tmp_path, monkeypatch):
+    inside = good(tmp_path / "skills")
+    real = intake._open_regular
+
+    def exchange(path):
+        path.unlink()
+        path.symlink_to(tmp_path / "secret")
+        return real(path)
+
+    (tmp_path / "secret").write_text("secret")
+    monkeypatch.setattr(intake, "_open_regular", exchange)
+    with pytest.raises(FolderError, match="cannot be read"):
+        read_folder(inside)
+
+
 def test_a_folder_that_is_too_large_or_too_deep_is_refused(tmp_path):
     inside = good(tmp_path / "skills")
     with (inside / "big.bin").open("wb") as big:

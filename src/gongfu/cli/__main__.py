@@ -1,3 +1,0 @@
-from gongfu.cli.main import main
-
-main()
