@@ -7,6 +7,7 @@ import zlib
 import numpy as np
 from hypothesis import strategies as st
 
+from gongfu.skills.edits import Add
 from gongfu.skills.evidence import Use
 from gongfu.skills.lexical import words as words_of
 from gongfu.skills.skill import Contract, Link, Predicate, Skill, SkillProtocol, Validator
@@ -21,6 +22,10 @@ def skill(n: int, kind: str | None = None) -> Skill:
 def use(of: Skill, commit: str, *, step: int = 1, n: int = 0, mode: str = "with", success: bool = True, **other) -> Use:
     made = {"kind": of.kind, "outcome": "success" if success else "failure", "score": float(success), "turns": 9}
     return Use(f"s{step}-t{n}", step, of.id, of.digest, commit, mode, **{**made, **other})
+
+
+def add(bank, *skills, state="active", step=1, **more):
+    return bank.commit([Add(s, state) for s in skills], parent=bank.head(), step=step, **more)
 
 
 def full_skill() -> Skill:

@@ -24,6 +24,7 @@ from gongfu.skills.commit import ROOT
 from gongfu.skills.edits import Add, SetState, Update
 from gongfu.skills.errors import EditError, FolderError
 from gongfu.skills.folder import CONTRACT, PROVENANCE, export, export_archive, import_edits, read_folder
+from gongfu.skills.page import description
 from gongfu.skills.skill import Skill
 from gongfu.skills.tree import STATES
 from skill_support import full_skill, skill, skills, use, words
@@ -100,6 +101,14 @@ def test_the_page_is_for_people(bank, tmp_path):
         [Path(sys.executable).with_name("agentskills"), "validate", tmp_path / "out/cold-drink"], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_long_text_is_cut_in_the_description_only(bank, tmp_path):
+    long = Skill("Look everywhere. " * 200, name="long", kind="look")
+    add(bank, long)
+    export(bank.at(), bank, tmp_path / "out")
+    assert validate(tmp_path / "out/long") == [] and read_folder(tmp_path / "out") == [long]
+    assert description(long).endswith("… Use for tasks of kind look.") and 1000 < len(description(long)) <= 1024
 
 
 def test_provenance_tells_history_and_evidence_and_is_never_read_back(bank, tmp_path):

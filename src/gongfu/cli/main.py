@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,14 @@ app.add_typer(bank.app, name="bank")
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
+class Showing(StrEnum):
+    """What becomes of the skills of a checkpoint when it is evaluated."""
+
+    WITH = "with"
+    WITHOUT = "without"
+    BOTH = "both"
+
+
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
     if version:
@@ -36,7 +45,7 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 @app.command(context_settings=SETTINGS)
 def check(context: typer.Context) -> None:
-    """Validate a recipe without loading a model, and print it resolved: gongfu check @recipe.toml [--a.b value ...]"""
+    """Validate a recipe without loading a model, and print it resolved: gongfu check recipe.toml [--a.b value ...]"""
     from gongfu.cli.recipe import load_recipe
     from gongfu.config.load import to_toml
     from gongfu.run.preflight import preflight
@@ -55,10 +64,11 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="Continue this run folder from its newest good checkpoint.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Check and print the resolved recipe, then stop.")] = False,
 ) -> None:
-    """Train by a recipe: gongfu train @recipe.toml [--a.b value ...]. Ctrl-C checkpoints and stops; twice stops at once."""
+    """Train by a recipe: gongfu train recipe.toml [--a.b value ...]. Ctrl-C checkpoints and stops; twice stops at once."""
     if dry_run:
         check(context)
         return
+    from gongfu.run.report import summarize
     from gongfu.run.train import resume_run, train_run
 
     if resume is not None:
@@ -69,6 +79,8 @@ def train(
         from gongfu.cli.recipe import load_recipe
 
         report = train_run(load_recipe(context.args).config)
+    for line in summarize(report.parent.parent):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     print(report)
 
 
@@ -105,6 +117,9 @@ def evaluate(
     tasks: Annotated[int, typer.Option("-n", "--tasks", help="First n tasks of the split; default: the recipe's.")] = 0,
     rollouts: Annotated[int, typer.Option(help="Episodes of each task.")] = 1,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy; default: the recipe's.")] = -1.0,
+    skills: Annotated[
+        Showing, typer.Option(help="Play with the skills of the run's bank, without them, or both.")
+    ] = Showing.BOTH,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Success on a fixed list of tasks, with intervals; several checkpoints are compared task by task (paired)."""
@@ -116,6 +131,7 @@ def evaluate(
         tasks=tasks or None,
         rollouts=rollouts,
         temperature=None if temperature < 0 else temperature,
+        skills=skills.value,
     )
     show_evaluation(result, as_json=as_json)
 

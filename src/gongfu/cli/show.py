@@ -37,6 +37,8 @@ def show_runs(folder: Path, *, as_json: bool) -> None:
         print(json.dumps(found, indent=1))
         return
     columns = ["run", "method", "suite", "model", "step", "train", "held-out", "last written"]
+    if any(run["skills"] for run in found):
+        columns.insert(-1, "skills")
     print_table(f"Runs in {folder}", columns, [[str(run[c]) for c in columns] for run in found])
 
 

@@ -26,19 +26,21 @@ def _describe(path: Path) -> dict[str, Any]:
         recipe = load(Recipe, files=[path / "config.toml"]).config
         records = run.read_metrics()
     except GongfuError as e:
-        return dict.fromkeys(("method", "suite", "model", "step", "train", "held-out", "last written"), "") | {
+        return dict.fromkeys(("method", "suite", "model", "step", "train", "held-out", "skills", "last written"), "") | {
             "run": f"{path.name}: {e}"
         }
     train = [r for r in records if r["phase"] == "train"]
     held_out = [r for r in records if r["phase"] == "eval"]
     written = max(p.stat().st_mtime for p in (path / "run.json", run.metrics_path) if p.exists())
+    last = train[-1] if train else {}
     return {
         "run": path.name,
         "method": run.info.get("command", "train"),
         "suite": recipe.suite.name,
         "model": recipe.engine.model,
-        "step": f"{train[-1]['step'] if train else 0}/{recipe.run.steps}",
-        "train": f"{train[-1]['rollout/success']:.2f}" if train and "rollout/success" in train[-1] else "",
+        "step": f"{last.get('step', 0)}/{recipe.run.steps}",
+        "train": f"{last['rollout/success']:.2f}" if "rollout/success" in last else "",
         "held-out": f"{held_out[0]['success']:.2f} -> {held_out[-1]['success']:.2f}" if held_out else "",
+        "skills": f"{last['bank/skills']:.0f}" if "bank/skills" in last else "",
         "last written": datetime.fromtimestamp(written).isoformat(sep=" ", timespec="minutes"),
     }

@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from gongfu.core.errors import MissingExtra
@@ -26,6 +27,12 @@ _SHOWN = (
     ("rollout/admissible", "valid", ".2f"),
     ("actor/kl_k3", "kl", ".4f"),
     ("actor/grad_norm", "grad", ".2f"),
+)
+_SHOWN_OF_A_BANK = (
+    ("proposals/count", "proposals", ".0f"),
+    ("proposals/accepted", "accepted", ".0f"),
+    ("bank/skills", "skills", ".0f"),
+    ("rollout/skills_shown", "shown", ".0%"),
 )
 
 
@@ -113,14 +120,16 @@ class ConsoleSink:
     def __init__(self, total_steps: int, *, console: Console) -> None:
         self._console = console
         self._total = total_steps
+        whole = Column(no_wrap=True)
         self._progress = Progress(
             TextColumn("[bold]step"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[numbers]}"),
-            TimeElapsedColumn(),
+            MofNCompleteColumn(table_column=whole),
+            BarColumn(bar_width=24, table_column=whole),
+            # The one that gives way on a narrow terminal, by going on in a second line.
+            TextColumn("{task.fields[numbers]}", table_column=Column()),
+            TimeElapsedColumn(table_column=whole),
             TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TimeRemainingColumn(elapsed_when_finished=True, table_column=whole),
             console=self._console,
         )
         self._task = self._progress.add_task("train", total=total_steps, numbers="")
@@ -131,7 +140,8 @@ class ConsoleSink:
         if phase != "train":
             self._print(f"step {step}  {_evaluation(metrics)}")
             return
-        numbers = "  ".join(f"{label} {metrics[key]:{form}}" for key, label, form in _SHOWN if key in metrics)
+        shown = _SHOWN + (_SHOWN_OF_A_BANK if "bank/skills" in metrics else ())
+        numbers = "  ".join(f"{label} {metrics[key]:{form}}" for key, label, form in shown if key in metrics)
         self._progress.update(self._task, completed=step, numbers=numbers)
         if not self._console.is_terminal:
             self._print(f"step {step}/{self._total}  {numbers}")
@@ -190,6 +200,8 @@ def _evaluation(metrics: Mapping[str, Any]) -> str:
         parts.append(f"[{metrics['low']:.3f}, {metrics['high']:.3f}]")
     if "n" in metrics:
         parts.append(f"n={metrics['n']}")
+    if "success_without_skills" in metrics:
+        parts.append(f"without skills {metrics['success_without_skills']:.3f}")
     return " ".join(parts)
 
 

@@ -215,9 +215,9 @@ class SkillBank:
         """Recorded proposals, by step and id; with `target`, those that would change this skill."""
         return evidence.read_proposals(self._engine, target, before_step)
 
-    def tallies(self, before_step: int | None = None) -> evidence.Tallies:
-        """Uses counted by skill version: what `utilities` is made of."""
-        return evidence.read_tallies(self._engine, before_step)
+    def tallies(self, before_step: int | None = None, versions: Iterable[str] | None = None) -> evidence.Tallies:
+        """Uses counted by skill version, of all or of these (digests): what `utilities` is made of."""
+        return evidence.read_tallies(self._engine, before_step, versions)
 
     def load_embeddings(self, embedder: str, text_digests: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         """The cached vectors among those of these texts."""

@@ -23,6 +23,7 @@ from gongfu.skills.errors import BankError, EvidenceError
 from gongfu.skills.schema import proposals, uses
 
 Mode = Literal["with", "without", "shadow"]
+_BATCH = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +119,8 @@ def read_proposals(engine: Engine, target: str | None = None, before_step: int |
     return [ProposalRecord(**{**body, "references": tuple(body["references"])}) for body in found]
 
 
-def read_tallies(engine: Engine, before_step: int | None = None) -> Tallies:
-    """All uses before a step, counted by version in the database."""
+def read_tallies(engine: Engine, before_step: int | None = None, versions: Iterable[str] | None = None) -> Tallies:
+    """All uses before a step, or those of some versions, counted by version in the database."""
     query = (
         select(uses.c.version, uses.c.mode, func.count(), func.sum(uses.c.success), func.max(uses.c.step))
         .where(uses.c.mode != "shadow")
@@ -128,8 +129,13 @@ def read_tallies(engine: Engine, before_step: int | None = None) -> Tallies:
     )
     if before_step is not None:
         query = query.where(uses.c.step < before_step)
+    if versions is None:
+        queries = [query]
+    else:
+        wanted = sorted(versions)
+        queries = [query.where(uses.c.version.in_(wanted[i : i + _BATCH])) for i in range(0, len(wanted), _BATCH)]
     with reading(engine) as connection:
-        rows = connection.execute(query).all()
+        rows = [row for query in queries for row in connection.execute(query)]
     counted: dict[str, list[int]] = {}
     for version, mode, n, success, last in rows:
         counts = counted.setdefault(version, [0, 0, 0, 0, -1])

@@ -4,7 +4,7 @@
 name: "lamp-search"
 description: "Find a light source first. Use for tasks of kind look."
 metadata:
-  org.gongfu.id: "94c6db4bcd8f0a0c"
+  org.gongfu.id: "139e84f358ecaf87"
 ---
 
 Find a light source first.

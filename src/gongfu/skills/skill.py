@@ -152,7 +152,7 @@ class Skill:
 
     >>> skill = Skill("Open the fridge before you cool anything.", kind="cool")
     >>> skill.name, skill.version, skill.id
-    ('open-the-fridge-before-you-cool', 1, '94c6db4bcd8f0a0c')
+    ('open-the-fridge-before-you-cool', 1, '139e84f358ecaf87')
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT

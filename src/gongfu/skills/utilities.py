@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -34,12 +35,19 @@ class Utility(NamedTuple):
 NEVER_USED = Utility()
 
 
-def utilities(bank: SkillBank, view: BankView, before_step: int | None = None) -> dict[str, Utility]:
-    """Skill id -> utility, for every skill of the view. Only uses of steps before `before_step` count (None: all).
+def utilities(
+    bank: SkillBank, view: BankView, before_step: int | None = None, skills: Collection[str] | None = None
+) -> dict[str, Utility]:
+    """Skill id -> utility of these skills, or of all of the view. Only uses of steps before `before_step` count (None: all).
 
-    An update starts a version's count at zero. Shadow uses count for nothing.
+    An update starts a version's count at zero. Shadow uses count for nothing. Raises SkillError for a skill that is not there.
     """
-    versions, counts = bank.tallies(before_step)
+    if skills is None:
+        wanted = {skill: entry.digest for skill, entry in view.tree.items()}
+        versions, counts = bank.tallies(before_step)
+    else:
+        wanted = {skill: view.get(skill).digest for skill in sorted(skills)}
+        versions, counts = bank.tallies(before_step, wanted.values())
     uplift, low, high = newcombe(*counts[:, :4].T)
     measured = (counts[:, 0] > 0) & (counts[:, 2] > 0)
     columns = (
@@ -50,7 +58,7 @@ def utilities(bank: SkillBank, view: BankView, before_step: int | None = None) -
         [step if step >= 0 else None for step in counts[:, 4].tolist()],
     )
     found = dict(zip(versions, map(Utility._make, zip(*columns, strict=True)), strict=True))
-    return {skill: found.get(entry.digest, NEVER_USED) for skill, entry in view.tree.items()}
+    return {skill: found.get(digest, NEVER_USED) for skill, digest in wanted.items()}
 
 
 def newcombe(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gongfu.core.errors import CheckpointError
 from gongfu.core.records import Task, Trajectory
@@ -12,13 +13,14 @@ from gongfu.methods.uniskill.lifecycle import LifecycleRules, Standing, review
 from gongfu.methods.uniskill.records import Decision, Judged
 from gongfu.rollout.collector import lost
 from gongfu.skills.bank import SkillBank
+from gongfu.skills.commit import Commit
 from gongfu.skills.edits import Add, Edit, SetState, Update
 from gongfu.skills.errors import BankError
 from gongfu.skills.evidence import ProposalRecord, Use
 from gongfu.skills.retrieve import Query, Retriever
 from gongfu.skills.skill import Skill
 from gongfu.skills.utilities import utilities
-from gongfu.skills.view import BankView
+from gongfu.skills.view import USABLE, BankView
 
 
 @dataclass
@@ -30,6 +32,12 @@ class Library:
     rules: LifecycleRules
     ask: Callable[[Sequence[Task]], list[str]]
     """The words that are looked for, for each task."""
+    _reviewed: str = field(default="", init=False)
+    """The commit that the last review left: in it every state is what the evidence asks for."""
+    _born: dict[str, int] = field(default_factory=dict, init=False)
+    """Skill id -> step of its present version, at that commit."""
+    _used: set[str] = field(default_factory=set, init=False)
+    """Skills with evidence that is newer."""
 
     def __post_init__(self) -> None:
         self.view = self.bank.at()
@@ -50,6 +58,7 @@ class Library:
 
     def record(self, played: Sequence[Trajectory], chosen: Mapping[str, Skill], step: int) -> None:
         """Evidence: how the episodes went for which a skill was chosen, whether it was shown or held back."""
+        self._used |= {skill.id for skill in chosen.values()}
         self.bank.record_uses(
             Use(
                 trajectory=t.id,
@@ -82,12 +91,14 @@ class Library:
         edits += [SetState(change.skill, change.state, change.reason) for change in changes]
         if edits:
             meta = {"proposals": [proposal.id for proposal in accepted]}
-            self.bank.commit(edits, parent=self.view.commit, step=step, message=f"step {step}", meta=meta)
+            made = self.bank.commit(edits, parent=self.view.commit, step=step, message=f"step {step}", meta=meta)
+            self._born |= births([made])
             self.view = self.bank.at()
-        skills = self.view.skills()
+        self._reviewed, self._used = self.view.commit, set()
+        states = Counter(entry.state for _, entry in self.view.tree.items())
         return {
-            "bank/skills": float(len(skills)),
-            "bank/active": float(sum(self.view.state(s.id) == "active" for s in skills)),
+            "bank/skills": float(sum(states[state] for state in USABLE)),
+            "bank/active": float(states["active"]),
             "bank/added": float(sum(isinstance(e, Add) for e in edits)),
             "bank/updated": float(len(updated)),
             "bank/retired": float(sum(c.state == "retired" for c in changes)),
@@ -110,17 +121,24 @@ class Library:
         self.view = self.bank.at()
 
     def _standings(self, step: int) -> dict[str, Standing]:
-        born: dict[str, int] = {}
-        for commit in reversed(self.bank.log(self.view.commit)):
-            for op in commit.ops:
-                if op["op"] in ("add", "update", "put"):
-                    born[op["skill"]] = commit.step
-        found = utilities(self.bank, self.view, before_step=step + 1)
+        """Of the skills that a review may change: those with new evidence, or all where the bank is not as it was left."""
+        as_left = self.view.commit == self._reviewed
+        if not as_left:
+            self._born = births(self.bank.log(self.view.commit))
+        some = self._used if as_left and not self.rules.unused_for else None  # time passes for every skill
+        found = utilities(self.bank, self.view, before_step=step + 1, skills=some)
         return {
-            skill: Standing(self.view.state(skill), born.get(skill, 0), utility)
+            skill: Standing(state, self._born.get(skill, 0), utility)
             for skill, utility in found.items()
-            if self.view.state(skill) in ("candidate", "active")
+            if (state := self.view.state(skill)) in USABLE
         }
+
+
+def births(commits: Sequence[Commit]) -> dict[str, int]:
+    """Skill id -> step at which its version entered the bank; the newest commit comes first."""
+    return {
+        op["skill"]: commit.step for commit in reversed(commits) for op in commit.ops if op["op"] in ("add", "update", "put")
+    }
 
 
 def proposal_record(judged: Judged, decision: Decision, step: int) -> ProposalRecord:
