@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from _record import record as record
 
-from gongfu.config.load import load
+from gongfu.config.load import load, to_toml
 from gongfu.config.schema import Recipe
 from gongfu.run.evaluate import compare, evaluate_runs
 from gongfu.run.folder import read_metrics
@@ -20,6 +20,23 @@ from gongfu.run.folder import read_metrics
 
 def recipe_of(name: str, overrides: Sequence[str]) -> Recipe:
     return load(Recipe, files=[ROOT / "recipes" / name], overrides=list(overrides)).config
+
+
+def trained(recipe: Recipe) -> Path:
+    """The finished run of a recipe: trained now, gone on with where it was killed, or left alone where it is finished."""
+    from gongfu.run.checkpoint import CheckpointStore
+    from gongfu.run.train import resume_run, train_run
+
+    run = Path(recipe.run.folder) / recipe.run.name
+    if not (run / "run.json").exists():
+        train_run(recipe)
+        return run
+    if (run / "config.toml").read_text(encoding="utf-8") != to_toml(recipe):
+        raise SystemExit(f"{run} is a run of other settings: choose another folder with --runs")
+    point = CheckpointStore(run / "checkpoints").resume_point()
+    if point is None or point.step < recipe.run.steps:
+        resume_run(run)
+    return run
 
 
 def before_and_after(run: Path, split: str, tasks: int) -> dict[str, Any]:
