@@ -1,6 +1,7 @@
 """Do skills matter to a fixed actor? Success with the right skill, with none and with a wrong one, on held-out homes.
 
-Everything that UniSkill learns rests on this: an actor that does not read its skill cannot be moved by one.
+Everything that UniSkill learns rests on this: an actor that does not read its skill cannot be moved by one. The horizon is tight
+(10 turns), so that the few turns which a hint saves or costs decide, and sampling is cool (0.6), so that they are not lost in noise.
 
 python learning/skill_sensitivity.py [--tasks 200] [--models nano smollm2] [--cold runs/uniskill-smollm2-cold]
 
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from _study import recipe_of, record
 
+SETTINGS = ["--suite.max-steps=10", "--eval.temperature=0.6"]
 SHOWN = {"right": "good", "none": "", "wrong": "wrong"}
 
 
@@ -39,7 +41,7 @@ def sensitivity(model: str, options: argparse.Namespace) -> dict[str, dict[str, 
     from gongfu.run.evaluate import evaluate, fixed_tasks, weights_of
     from gongfu.run.stats import paired_bootstrap
 
-    overrides = [f"--run.seed={options.seed}", f"--suite.seen={max(options.tasks, 300)}"]
+    overrides = [*SETTINGS, f"--run.seed={options.seed}", f"--suite.seen={max(options.tasks, 300)}"]
     if options.model_folder:
         overrides.append(f"--engine.model={options.model_folder}")
     recipe = recipe_of(f"uniskill-household-{model}.toml", overrides)

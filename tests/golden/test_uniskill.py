@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -95,6 +96,7 @@ def test_a_score_that_rises_because_failures_became_less_likely_still_is_refused
     case = judged(alignment=Alignment((-0.00449,), (-0.01515,)))
     assert case.alignment.r_align == pytest.approx(0.01066)
     assert decide(case, GATE_RULES[preset], pooled=0.0).reason == "delta_plus"
+    assert decide(case, replace(GATE_RULES[preset], delta_plus=False), pooled=0.0).accepted
 
 
 @pytest.mark.parametrize(("alpha", "threshold"), [(0.1, 0.08), (0.2, 0.05), (0.3, 0.03), (0.4, 0.01), (0.5, 0.0), (0.99, 0.0)])

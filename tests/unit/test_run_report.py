@@ -9,7 +9,8 @@ import pytest
 from gongfu.core.errors import MissingExtra, RunFolderError
 from gongfu.core.records import Stop, Task, Trajectory
 from gongfu.run.folder import RunFolder
-from gongfu.run.report import _figure, write_report
+from gongfu.run.report import summarize, write_report
+from gongfu.run.report_curves import figure_of
 from gongfu.run.trajectories import TrajectoryStore
 
 pytest.importorskip("matplotlib", reason="reports need the extra train")
@@ -143,8 +144,8 @@ def test_each_metric_is_drawn_in_its_panel():
     )
     records = [{"step": s, **{name: 10 * k + s for k, (name, *_) in enumerate(names)}} for s in (1, 2, 3)]
     expected = {(title, label): [(s, 10 * k + s) for s in (1, 2, 3)] for k, (_, title, label) in enumerate(names)}
-    assert drawn(_figure(records, {})) == expected
-    empty = _figure([], {})
+    assert drawn(figure_of(records, {})) == expected
+    empty = figure_of([], {})
     assert drawn(empty) == {}
     assert [[t.get_text() for t in axes.texts] for axes in empty.axes] == [[]] + [["not recorded"]] * 6
 
@@ -152,7 +153,7 @@ def test_each_metric_is_drawn_in_its_panel():
 def test_long_runs_are_drawn_as_they_are_and_smoothed():
     """40 steps: a mean over the last 4."""
     records = [{"step": s, "actor/kl_k3": float(s)} for s in range(1, 41)]
-    figure = _figure(records, {})
+    figure = figure_of(records, {})
     (axes,) = (a for a in figure.axes if a.get_title() == "Distance from the start")
     thin, thick = axes.get_lines()
     assert np.asarray(thin.get_ydata()).tolist() == [float(s) for s in range(1, 41)]
@@ -162,12 +163,25 @@ def test_long_runs_are_drawn_as_they_are_and_smoothed():
 
 def test_held_out_success_is_drawn_with_its_interval():
     records = [{"step": s, "success": 0.5, "low": 0.4 - s / 100, "high": 0.6 + s / 100} for s in (0, 10)]
-    axes = _figure([], {"valid_unseen": records}).axes[0]
+    axes = figure_of([], {"valid_unseen": records}).axes[0]
     (line,), (band,) = axes.get_lines(), axes.collections
     assert (line.get_label(), np.asarray(line.get_ydata()).tolist()) == ("held out: valid_unseen", [0.5, 0.5])
     box = band.get_datalim(axes.transData)
     assert (box.x0, box.x1) == (0, 10)
     assert (box.y0, box.y1) == pytest.approx((0.3, 0.7))
+
+
+def test_a_run_without_a_bank_is_told_as_ever(folder):
+    """Its metrics know how many episodes showed a skill too: none."""
+    evaluation(folder, 0, 0.25, 0.046, 0.699, {"pick": 0.25})
+    train(folder, 1, rollout__success=0.5, rollout__skills_shown=0.0)
+    page = write_report(folder)
+    assert re.findall("^## (.*)", page.read_text(), re.MULTILINE) == ["Success on valid_unseen", "Training", "Files"]
+    assert list(rows(page)) == ["kind of task", "---", "pick", "**all**", "mean of", "success", "file"] + [
+        f"`{name}`" for name in ("config.toml", "run.json", "metrics.jsonl", "trajectories/", "checkpoints/")
+    ]
+    assert sorted(path.name for path in page.parent.iterdir()) == ["curves.png", "report.md"]
+    assert summarize(folder) == []
 
 
 def test_equal_runs_give_equal_pictures(folder):

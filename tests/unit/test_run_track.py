@@ -108,6 +108,32 @@ def test_console_prints_a_plain_line_a_step_where_there_is_no_terminal():
     ]
 
 
+def test_console_tells_of_the_bank_where_there_is_one():
+    text, out = console(terminal=False)
+    sink = ConsoleSink(20, console=out)
+    bank = {"proposals/count": 24.0, "proposals/accepted": 3.0, "bank/skills": 12.0, "rollout/skills_shown": 0.875}
+    sink.log(3, "train", {**TRAIN, **bank})
+    sink.log(4, "train", {**TRAIN, "proposals/count": 0.0, "bank/skills": 12.0, "rollout/skills_shown": 0.5})
+    sink.log(4, "eval", {**EVAL, "success_without_skills": 0.25})
+    sink.log(5, "train", {**TRAIN, "rollout/skills_shown": 0.0})  # another method: it shows none, and need not say so
+    assert text.getvalue().splitlines() == [
+        "step 3/20  success 0.25  kl 0.0012  proposals 24  accepted 3  skills 12  shown 88%",
+        "step 4/20  success 0.25  kl 0.0012  proposals 0  skills 12  shown 50%",
+        "step 4  eval valid_unseen success 0.500 [0.417, 0.583] n=134 without skills 0.250",
+        "step 5/20  success 0.25  kl 0.0012",
+    ]
+
+
+def test_a_narrow_terminal_still_shows_the_step():
+    text = io.StringIO()
+    sink = ConsoleSink(20, console=Console(file=text, force_terminal=True, width=80, color_system=None))
+    try:
+        sink.log(11, "train", {**TRAIN, "proposals/count": 24.0, "bank/skills": 12.0, "rollout/skills_shown": 0.875})
+    finally:
+        sink.close()
+    assert "11/20" in text.getvalue() and "skills 12" in text.getvalue()
+
+
 def test_console_shows_a_live_line_on_a_terminal():
     text, out = console(terminal=True)
     sink = ConsoleSink(20, console=out)

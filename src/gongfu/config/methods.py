@@ -140,6 +140,7 @@ class GateConfig(Section):
 
     kind: Literal["paper", "confident"] = "confident"
     z: float = Field(default=1.0, ge=0)
+    delta_plus: bool = True
     missing_critic: Literal["refuse", "accept"] = "accept"
     coverage: Share = 0.8
     near_duplicate: Share = 0.8

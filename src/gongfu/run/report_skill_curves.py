@@ -31,6 +31,7 @@ from gongfu.run.report_story import Story
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
 _COLOURS = {"add": GREEN, "update": BLUE, "keep": ORANGE, "malformed": GREY}
 _SPLITS = (ORANGE, PURPLE)
@@ -42,7 +43,7 @@ def draw_skills(story: Story) -> bytes:
 
 
 def figure_of(story: Story) -> Figure:
-    figure = new_figure((12, 12))
+    figure = new_figure((13, 12))
     grid = figure.add_gridspec(3, 2)
     with_and_without, growth, edits, operations, fates, alignment = (figure.add_subplot(grid[k // 2, k % 2]) for k in range(6))
     _with_and_without(with_and_without, story.evaluations)
@@ -64,7 +65,7 @@ def _with_and_without(axes: Axes, evaluations: Mapping[str, Sequence[Record]]) -
         bare = [r for r in records if "success_without_skills" in r]
         values = [r["success_without_skills"] for r in bare]
         axes.plot([r["step"] for r in bare], values, "s--", color=GREY, lw=2, ms=5, label=f"{split}, without")
-    axes.set_title("Success with and without skills (band: 95 % interval)")
+    axes.set_title("Success with and without skills (band: 95 %)")
     axes.set_ylabel("held-out episodes solved")
     _as_share(axes)
     _legend(axes, bool(evaluations))
@@ -76,8 +77,7 @@ def _growth(axes: Axes, train: Sequence[Record]) -> None:
         axes.plot([r["step"] for r in told], [r[key] for r in told], color=colour, lw=2, drawstyle="steps-post", label=label)
     axes.set_title("Skills in the bank")
     axes.set_ylabel("skills")
-    axes.set_ylim(bottom=0)
-    _whole_numbers(axes)
+    _counts(axes)
     _legend(axes, bool(told))
 
 
@@ -92,7 +92,7 @@ def _edits(axes: Axes, train: Sequence[Record]) -> None:
         below = below + counts
     axes.set_title("Edits of the bank")
     axes.set_ylabel("edits in each tenth of the run" if len(parts) == 10 else "edits")
-    _whole_numbers(axes)
+    _counts(axes)
     _legend(axes, bool(parts))
 
 
@@ -124,7 +124,6 @@ def _alignment(axes: Axes, story: Story) -> None:
     axes.set_title(f"R_align of {len(edits)} measured edits")
     axes.set_xlabel("R_align, nats a token (the ends hold what lies beyond)")
     axes.set_ylabel("edits")
-    _whole_numbers(axes)
     if not len(edits):
         empty(axes)
         return
@@ -136,13 +135,20 @@ def _alignment(axes: Axes, story: Story) -> None:
     for at in (-story.eta, story.eta):
         axes.axvline(at, color="black", lw=1, ls=":", label="±η: clipped there" if at > 0 else None)
     axes.axvline(0, color="black", lw=1)
+    axes.xaxis.set_major_locator(_ticks())
+    _counts(axes)
     _legend(axes, True)
 
 
-def _whole_numbers(axes: Axes) -> None:
+def _counts(axes: Axes) -> None:
+    axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
+    axes.yaxis.set_major_locator(_ticks(whole=True))
+
+
+def _ticks(*, whole: bool = False) -> MaxNLocator:
     from matplotlib.ticker import MaxNLocator
 
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    return MaxNLocator(integer=whole, nbins=6)
 
 
 def _as_share(axes: Axes) -> None:

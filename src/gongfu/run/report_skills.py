@@ -15,14 +15,14 @@ OPERATIONS = ("add", "update", "keep", "malformed")
 _REFUSED = "proposals/refused_"
 _BELOW = "proposer/below_floor"
 _REASONS = {
-    "keep": "KEEP: no edit wanted",
-    "critic": "the critic said no",
-    "missing": "could not be judged or measured",
+    "keep": "KEEP, no edit wanted",
+    "critic": "refused by the critic",
+    "missing": "not judged or measured",
     "duplicate": "repeats a skill",
     "delta_plus": "Δ+ not above 0",
     "r_align": "R_align not above 0",
     "confidence": "R_align within its error",
-    "calibration": "R_align below the calibrated bound",
+    "calibration": "below the calibrated bound",
     "superseded": "a better edit was taken",
     "warm-up": "in the warm-up",
 }

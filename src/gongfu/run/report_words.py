@@ -53,7 +53,7 @@ def growth_words(train: Sequence[Record]) -> str:
     back = total(told, "canary/rolled_back")
     return (
         f"the bank, {len(told)} steps: {before:.0f} -> {last['bank/skills']:.0f} skills ({last['bank/active']:.0f} active); "
-        f"{done}; {proposals}" + (f"; set back {back:.0f} times" if back else "")
+        f"{done}; {proposals}" + (f"; rollbacks: {back:.0f}" if back else "")
     )
 
 
@@ -104,14 +104,16 @@ def _event_words(event: Event, quote: Quote) -> str:
         case _:
             what = "is taken out"
     when = "by hand" if event.step is None else f"step {event.step}"
-    why = f": {quote(event.message)}" if event.step is None and event.message else ""
-    return f"{when}: {what} (commit {event.commit[:12]}){why}"
+    told = event.step is not None or op.get("reason") or not event.message
+    return f"{when}: {what} (commit {event.commit[:12]})" + ("" if told else f": {quote(event.message)}")
 
 
 def _use_words(life: Life) -> str:
     worth = life.current.worth
     version = f"version {life.current.skill.version}: " if len(life.versions) > 1 else ""
-    text = f"{version}read in {worth.with_n} episodes, {solved(worth.with_success, worth.with_n)} of them solved"
+    text = f"{version}read in {worth.with_n} episodes"
+    if worth.with_n:
+        text += f", {solved(worth.with_success, worth.with_n)} of them solved"
     if worth.without_n:
         text += f"; held back in {worth.without_n}, {solved(worth.without_success, worth.without_n)} solved"
     if worth.uplift is not None:

@@ -65,6 +65,8 @@ class Index:
     tree: Tree = field(default_factory=Tree)
     skills: tuple[Skill, ...] = ()
     """By place."""
+    place_of: Mapping[str, int] = field(default_factory=dict)
+    """By skill id."""
     free: frozenset[int] = frozenset()
     """Places whose skill has gone; the next skills take them."""
     lengths: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
@@ -84,8 +86,8 @@ class Index:
                 gone += [skill] if before else []
                 come += [view.get(skill)] if after else []
         skills, lengths = list(self.skills), self.lengths.tolist()
-        place_of = {s.id: place for place, s in enumerate(skills) if place not in self.free}
-        leaving = [place_of[skill] for skill in gone]
+        place_of = dict(self.place_of)
+        leaving = [place_of.pop(skill) for skill in gone]
         free = sorted({*self.free, *leaving}, reverse=True)
         dropped: dict[str, list[int]] = defaultdict(list)
         for place in leaving:
@@ -100,7 +102,7 @@ class Index:
                 lengths.append(0.0)
             place = free.pop()
             found = Counter(words(skill.text))
-            skills[place], lengths[place] = skill, float(found.total())
+            skills[place], lengths[place], place_of[skill.id] = skill, float(found.total()), place
             for word, count in found.items():
                 added[word].append((place, count))
         postings = dict(self.postings)
@@ -110,7 +112,8 @@ class Index:
                 postings[word] = posting
             else:
                 del postings[word]
-        return Index(view.tree, tuple(skills), frozenset(free), np.array(lengths), postings, KindIndex(skills))
+        kinds = self.kinds.with_places({place_of[skill.id]: skill for skill in come}, len(skills))
+        return Index(view.tree, tuple(skills), place_of, frozenset(free), np.array(lengths), postings, kinds)
 
     def scores(self, text: str) -> NDArray[np.float64]:
         """Score of the skill at each place, -inf where it has no word of the text."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,6 +73,16 @@ class KindIndex:
     def __init__(self, skills: Sequence[Skill]) -> None:
         self._codes: dict[str, int] = {"": 0}
         self._kinds = np.array([self._codes.setdefault(s.kind, len(self._codes)) for s in skills], dtype=np.int32)
+
+    def with_places(self, skills: Mapping[int, Skill], count: int) -> KindIndex:
+        """The index of `count` skills: these at their places, those of this index at all others."""
+        changed = KindIndex(())
+        changed._codes = dict(self._codes)
+        changed._kinds = np.zeros(count, dtype=np.int32)
+        changed._kinds[: len(self._kinds)] = self._kinds
+        for place, skill in skills.items():
+            changed._kinds[place] = changed._codes.setdefault(skill.kind, len(changed._codes))
+        return changed
 
     def mask(self, kind: str) -> NDArray[np.bool_]:
         """True where a skill is for this kind or for any."""

@@ -29,6 +29,9 @@ class GateRules:
     """paper: Δ+ > 0 and R_align > 0. confident: also R_align - z SE > 0, and nothing passes where no spread is known: when no
     proposal of the step has two references of one outcome (one reference each, or groups of 4)."""
     z: float = 1.0
+    delta_plus: bool = True
+    """Whether Δ+ > 0 is asked for too. Where a success holds a search, the right hint makes its wrong turns less likely and Δ+
+    negative, though less so than Δ-."""
     missing_critic: Literal["refuse", "accept"] = "accept"
     """What becomes of an edit whose critic had no answer; a critic that was not asked refuses nothing."""
     coverage: float = 0.8
@@ -176,7 +179,7 @@ def _refused(judged: Judged, rules: GateRules, pooled: float | None, threshold: 
         return ""
     if alignment is None or alignment.coverage < rules.coverage:
         return "missing"
-    if alignment.delta_plus <= 0:
+    if rules.delta_plus and alignment.delta_plus <= 0:
         return "delta_plus"
     if alignment.r_align <= 0:
         return "r_align"
