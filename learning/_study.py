@@ -33,8 +33,7 @@ def trained(recipe: Recipe) -> Path:
         return run
     if (run / "config.toml").read_text(encoding="utf-8") != to_toml(recipe):
         raise SystemExit(f"{run} is a run of other settings: choose another folder with --runs")
-    point = CheckpointStore(run / "checkpoints").resume_point()
-    if point is None or point.step < recipe.run.steps:
+    if recipe.run.steps not in CheckpointStore(run / "checkpoints").list():
         resume_run(run)
     return run
 

@@ -26,6 +26,8 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -36,11 +38,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from gongfu.config.load import load, to_toml
 from gongfu.config.schema import Recipe
+from gongfu.engine.models import resolve_model
 from gongfu.methods.uniskill.gate import choose_edits, find_duplicates
 from gongfu.methods.uniskill.method import UniSkill
 from gongfu.methods.uniskill.records import Decision, Group, Judged, Rewards
 from gongfu.rollout.collector import lost
+from gongfu.run.checkpoint import CheckpointStore
 from gongfu.run.stats import wilson
+from gongfu.skills.dialects import back_up
 
 RECIPE = ROOT / "recipes" / "uniskill-household-nano.toml"
 TEXTS, ROLLOUTS = 60, 32
@@ -70,10 +75,12 @@ def main() -> None:
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     """One row a text, from the folder as far as they are there."""
-    recipe = recipe_for(options)
-    lines = Lines(options.out, about={"recipe": to_toml(recipe), "run": options.run, "rollouts": options.rollouts})
+    recipe, checkpoint = recipe_for(options), checkpoint_of(options.run)
+    folders = [resolve_model(recipe.engine.model), *([checkpoint.weights] if checkpoint else [])]
+    weights = [sha256(file.read_bytes()).hexdigest() for folder in folders for file in sorted(folder.glob("*.safetensors"))]
+    lines = Lines(options.out, about={"recipe": to_toml(recipe), "weights": weights, "rollouts": options.rollouts})
     with tempfile.TemporaryDirectory() as folder:
-        method = frozen(recipe, options.run, Path(folder))
+        method = frozen(recipe, checkpoint, Path(folder))
         for k in range(options.rounds):
             if sum(row["round"] in lines.complete for row in lines.rows) >= options.proposals:
                 break
@@ -93,31 +100,42 @@ def recipe_for(options: argparse.Namespace) -> Recipe:
     overrides = [f"--run.seed={options.seed}"]
     overrides += [f"--engine.model={options.model_folder}"] if options.model_folder else []
     recipe = load(Recipe, files=[file], overrides=overrides).config
-    if recipe.method.name != "uniskill" or recipe.method.feedback != "align":
-        raise SystemExit(f"{file} trains no policy that R_align values: give a run of UniSkill with feedback = align")
+    if recipe.method.name != "uniskill" or recipe.method.feedback != "align" or recipe.method.bank:
+        raise SystemExit(f"{file}: give a run of UniSkill that R_align values and whose bank lies in its own folder")
     return recipe
 
 
-def frozen(recipe: Recipe, run: str, folder: Path) -> UniSkill:
-    """The method of a recipe with the weights and a copy of the bank of a run's checkpoint, if one is named."""
+@dataclass(frozen=True)
+class Checkpoint:
+    """A policy and its bank at one step of a run."""
+
+    weights: Path
+    bank: Path
+    commit: str
+
+
+def checkpoint_of(run: str) -> Checkpoint | None:
+    if not run:
+        return None
+    name, _, which = run.partition("@")
+    folder, state = CheckpointStore(Path(name) / "checkpoints").load(int(which) if which.isdigit() else which or "latest")
+    return Checkpoint(folder.resolve() / state["engine"], Path(name) / "bank.sqlite", state["method"]["bank"])
+
+
+def frozen(recipe: Recipe, checkpoint: Checkpoint | None, folder: Path) -> UniSkill:
+    """The method of a recipe, with the weights and a copy of the bank of a checkpoint if there is one."""
     from gongfu.run import build
-    from gongfu.run.checkpoint import CheckpointStore
-    from gongfu.skills.dialects import back_up
 
     suite = build.build_suite(recipe.suite)
     engine = build.build_engine(recipe, folder)
-    state: dict[str, Any] = {}
-    if run:
-        name, _, which = run.partition("@")
-        store = CheckpointStore(Path(name) / "checkpoints")
-        checkpoint, state = store.load(int(which) if which.isdigit() else which or "latest")
-        engine.load(str(checkpoint.resolve() / state["engine"]), weights_only=True)
-        back_up(Path(name) / "bank.sqlite", folder / "bank.sqlite")
+    if checkpoint:
+        engine.load(str(checkpoint.weights), weights_only=True)
+        back_up(checkpoint.bank, folder / "bank.sqlite")
     engine.sync()
     collector = build.build_collector(recipe, suite, engine.tokenizer, build.build_runner(recipe, suite))
     method: Any = build.build_method(recipe, engine, collector, suite, folder)
-    if state:
-        method.library.restore(state["method"]["bank"])
+    if checkpoint:
+        method.library.restore(checkpoint.commit)
     return method
 
 
@@ -154,7 +172,7 @@ def round_of(method: UniSkill, k: int, rollouts: int, there: set[tuple[int, int]
 
 
 def propose(method: UniSkill, k: int) -> list[tuple[Judged, Decision]]:
-    """Play the groups of a step, propose and decide as a step does; every edit is scored, whatever the critic says."""
+    """Play, propose and decide as a step does, but show the skill to every rollout and score every well-formed edit."""
     tasks = method.tasks.draw(k, method.settings.tasks)
     chosen = method.library.choose(tasks)
     played = method.collector.collect(

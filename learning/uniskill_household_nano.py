@@ -5,8 +5,8 @@ proposals), and on demand the peers and ablations of recipes/uniskill/peers, as 
 that value proposals come on top (peers/rollout-valued).
 
 Held out are new homes of the families that training shows ("seen") and homes of other families ("unseen"), 200 fixed tasks
-each. Every final policy plays them without skills, and with those that its bank shows. `difference` is an arm's success less that
-of actor-only on the same tasks, both averaged over seeds, with a paired bootstrap over tasks.
+each. Every final policy plays them without skills, and with those that its bank shows. `difference` is an arm's success less
+that of actor-only on the same tasks, both averaged over seeds, with a paired bootstrap over tasks.
 
     python learning/uniskill_household_nano.py                                          # 2 arms x 3 seeds
     python learning/uniskill_household_nano.py --peers frozen-writer no-r-align

@@ -76,8 +76,7 @@ def proposed(*, accepted: int, refused: tuple[int, ...], **shares: float) -> dic
 def fill_bank(folder: Path) -> None:
     """Training counts its steps from 0 in the bank."""
     with SkillBank.open(folder) as bank:
-        for proposal in PROPOSALS:
-            bank.record_proposals([proposal])
+        bank.record_proposals(PROPOSALS)
         learn(bank, 1, [Add(SECOND), Add(FIRST)], ["b", "a"])
         play(bank, FIRST, 2, wins=3, of=4, mode="with")
         play(bank, SECOND, 2, wins=1, of=2, mode="with")

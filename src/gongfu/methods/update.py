@@ -52,6 +52,11 @@ class Part(Protocol):
     @property
     def component(self) -> str: ...
 
+    @property
+    def tokens(self) -> int:
+        """Scored tokens of its rows."""
+        ...
+
     def __len__(self) -> int:
         """Units that can be dealt to minibatches."""
         ...
@@ -71,6 +76,10 @@ class Actions:
     @property
     def component(self) -> str:
         return self.examples[0].component
+
+    @property
+    def tokens(self) -> int:
+        return sum(e.row.targets for e in self.examples)
 
     def __len__(self) -> int:
         return len(self.examples)

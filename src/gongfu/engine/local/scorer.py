@@ -78,7 +78,7 @@ class Scorer:
         sequences = [row.tokens[: _needed(row)] for row in rows]
         extra = [len(branch.nodes) for branch in branches]
         packs = plan(sequences, limit=limit, attention=self._attention, extra=extra)
-        masked = [pack for pack in packs if len(pack.members) > 1 or extra[pack.members[0]]]
+        masked = [pack for pack in packs if len(pack.members) > 1 or any(extra[i] for i in pack.members)]
         if masked and not self._can_pack:
             if any(extra):
                 raise EngineError(
@@ -86,7 +86,7 @@ class Scorer:
                     'trained on choices; use rollout.mode = "generate"'
                 )
             packs, masked = [Pack((i,), 0, len(ids)) for i, ids in enumerate(sequences)], []
-        alone = [pack for pack in packs if len(pack.members) == 1 and not extra[pack.members[0]]]
+        alone = [pack for pack in packs if len(pack.members) == 1 and not any(extra[i] for i in pack.members)]
         for part in (masked, sorted(alone, key=lambda pack: pack.members)):
             for batch in micro_batches([pack.width for pack in part], limit):
                 yield [part[k] for k in batch]

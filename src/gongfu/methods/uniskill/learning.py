@@ -49,6 +49,10 @@ class Proposals:
     def component(self) -> str:
         return COMPONENT
 
+    @property
+    def tokens(self) -> int:
+        return sum(e.row.targets for e in self.examples)
+
     def __len__(self) -> int:
         return len(self.examples)
 

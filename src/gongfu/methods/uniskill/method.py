@@ -174,6 +174,7 @@ class UniSkill:
             part = make_part(judged, self.engine, s.proposer.format, self.proposal_loss)
             parts += [part] if part else []
         metrics |= {f"train/rows_{part.component}": float(len(part)) for part in parts}
+        metrics["train/tokens"] = float(sum(part.tokens for part in parts))
         if parts:
             metrics |= update(
                 self.engine,
