@@ -1,8 +1,8 @@
 """Do skills matter to a fixed actor? Success with the right skill, with none and with a wrong one, on held-out homes.
 
 Everything that UniSkill learns rests on this: an actor that does not read its skill cannot be moved by one. The horizon is
-tight (10 turns), so that the few turns which a hint saves or costs decide, and sampling is cool (0.6), so that they are not lost
-in noise.
+tight (10 turns), so that the few turns which a hint saves or costs decide, and sampling is cool (0.6), so that they are not
+lost in noise.
 
 python learning/skill_sensitivity.py [--tasks 200] [--models nano smollm2] [--cold runs/uniskill-smollm2-cold]
 

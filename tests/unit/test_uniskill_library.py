@@ -138,3 +138,17 @@ def test_reading_little_reviews_as_reading_all_does(bank, monkeypatch):
     everything = library_of(bank)
     everything.write([], 36)
     assert {i: everything.view.state(i) for i in everything.view} == states
+
+
+def test_a_retired_text_counts_as_known_and_is_not_taken_in_again(bank):
+    from gongfu.methods.uniskill.gate import GATE_RULES, choose_edits, find_duplicates
+    from gongfu.skills.edits import SetState
+
+    library = library_of(bank)
+    bank.commit([SetState(skill(3).id, "retired", "harmful")], parent=bank.head())
+    library.view = bank.at()
+    again = judged(text=skill(3).text, id="again", kind=skill(3).kind)
+    assert find_duplicates([again.proposal], library.texts(), GATE_RULES["plus"])
+    decided = choose_edits([again], GATE_RULES["plus"], bank=library.texts(), pooled=0.0)
+    assert not decided[0][1].accepted
+    library.write(decided, 31)  # cut: the bank refuses to add what it holds

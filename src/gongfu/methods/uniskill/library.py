@@ -19,6 +19,7 @@ from gongfu.skills.errors import BankError
 from gongfu.skills.evidence import ProposalRecord, Use
 from gongfu.skills.retrieve import Query, Retriever
 from gongfu.skills.skill import Skill
+from gongfu.skills.tree import STATES
 from gongfu.skills.utilities import utilities
 from gongfu.skills.view import USABLE, BankView
 
@@ -50,9 +51,9 @@ class Library:
         return {task.id: found[0].skill for task, found in zip(unique, hits, strict=True) if found}
 
     def texts(self) -> BankTexts:
-        """Task kind -> skill id -> text of the skills in use."""
+        """Task kind -> skill id -> text of all skills, also of those that were retired: they are not taken in again."""
         found: dict[str, dict[str, str]] = {}
-        for skill in self.view.skills():
+        for skill in self.view.skills(states=STATES):
             found.setdefault(skill.kind, {})[skill.id] = skill.text
         return found
 
