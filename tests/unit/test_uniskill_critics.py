@@ -14,8 +14,8 @@ from gongfu.core.errors import ConfigError, EngineError
 from gongfu.engine.chat import ChatClient
 from gongfu.engine.protocol import Capability, Sample, SampleRequest
 from gongfu.methods.uniskill.critics import BaseCritic, ChatCritic, NoCritic, RuleCritic
-from gongfu.methods.uniskill.gate import similarity
 from gongfu.methods.uniskill.records import Pair, Verdict
+from gongfu.methods.uniskill.shelf import similarity
 from uniskill_cases import SHOWN, TEXT, proposal, rollout
 
 GROUNDED = "Go to the fridge and take the mug before you open a cabinet."

@@ -15,10 +15,10 @@ from gongfu.methods.uniskill.gate import (
     decide,
     find_duplicates,
     pooled_variance,
-    similarity,
     standard_error,
 )
 from gongfu.methods.uniskill.records import Alignment, Verdict
+from gongfu.methods.uniskill.shelf import similarity
 from uniskill_cases import SHOWN, TEXT, aligned, judged, proposal
 
 PAPER, REFERENCE, PLUS = (GATE_RULES[name] for name in ("paper", "reference", "plus"))

@@ -19,8 +19,8 @@ from gongfu.core.errors import ConfigError, EngineError
 from gongfu.core.records import Trajectory
 from gongfu.engine.chat import ChatAnswer, ChatClient, ChatError, ChatRequest
 from gongfu.engine.protocol import Capability, Engine, Sample, SampleRequest, Tokenizer
-from gongfu.methods.uniskill.gate import similarity
 from gongfu.methods.uniskill.records import Proposal, Verdict
+from gongfu.methods.uniskill.shelf import similarity
 from gongfu.rollout.collector import wait
 
 _UNASKED = Verdict(None, None)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import sqrt
 from statistics import variance
 from typing import Literal
@@ -14,11 +12,10 @@ from typing import Literal
 from gongfu.core.errors import ConfigError
 from gongfu.methods.uniskill.records import Alignment, Decision, Judged, Proposal
 from gongfu.methods.uniskill.rewards import Preset
+from gongfu.methods.uniskill.shelf import Shelf, same
 
 BankTexts = Mapping[str, Mapping[str, str]]
 """Task kind -> skill id -> text."""
-
-_NGRAM = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +126,7 @@ def find_duplicates(proposals: Sequence[Proposal], bank: BankTexts, rules: GateR
             continue
         repeated = texts.repeated_by(proposal)
         if not repeated and proposal.parsed.op == "ADD":
-            earlier = first.setdefault((texts.shelf(proposal), _same(proposal.parsed.text)), proposal.id)
+            earlier = first.setdefault((texts.shelf(proposal), same(proposal.parsed.text)), proposal.id)
             repeated = "" if earlier == proposal.id else earlier
         if repeated:
             found[proposal.id] = repeated
@@ -152,12 +149,6 @@ def standard_error(alignment: Alignment, pooled: float | None) -> float | None:
             return None
         total += spread / len(side)
     return sqrt(total)
-
-
-def similarity(a: str, b: str) -> float:
-    """Jaccard index of the character 3-grams of two texts, 0 to 1; case and punctuation do not count."""
-    first, second = _ngrams(a), _ngrams(b)
-    return len(first & second) / len(first | second)
 
 
 def _refused(judged: Judged, rules: GateRules, pooled: float | None, threshold: float | None, warm_up: bool) -> str:
@@ -200,38 +191,26 @@ class _Texts:
 
     def __init__(self, bank: BankTexts, rules: GateRules) -> None:
         self._rules = rules
-        self._shelves: dict[str, dict[str, str]] = {}
-        for kind, texts in bank.items():
-            self._shelves.setdefault(kind if rules.by_kind else "", {}).update(texts)
+        texts: dict[str, dict[str, str]] = {}
+        for kind, some in bank.items():
+            texts.setdefault(kind if rules.by_kind else "", {}).update(some)
+        self._shelves = {name: Shelf(some, rules.near_duplicate) for name, some in texts.items()}
 
     def shelf(self, proposal: Proposal) -> str:
         return proposal.task.kind if self._rules.by_kind else ""
 
     def put(self, proposal: Proposal) -> None:
         key = proposal.id if proposal.parsed.op == "ADD" else proposal.target
-        self._shelves.setdefault(self.shelf(proposal), {})[key] = proposal.parsed.text
+        self._shelves.setdefault(self.shelf(proposal), Shelf({}, self._rules.near_duplicate)).put(key, proposal.parsed.text)
 
     def repeated_by(self, proposal: Proposal) -> str:
         """Id of what the text repeats, "" = nothing. An UPDATE may stay near its own target, but not the same."""
-        text, near = proposal.parsed.text, self._rules.near_duplicate
-        others = self._shelves.get(self.shelf(proposal), {})
+        text, target = proposal.parsed.text, ""
         if proposal.parsed.op == "UPDATE":
-            if _same(text) == _same(proposal.target_text):
+            if same(text) == same(proposal.target_text):
                 return proposal.target
-            if not near:
+            if not self._rules.near_duplicate:
                 return ""
-            others = {id: other for id, other in others.items() if id != proposal.target}
-        for id, other in others.items():
-            if _same(text) == _same(other) or (near and similarity(text, other) >= near):
-                return id
-        return ""
-
-
-def _same(text: str) -> str:
-    return " ".join(text.split())
-
-
-@lru_cache(maxsize=8192)
-def _ngrams(text: str) -> frozenset[str]:
-    plain = " ".join(re.findall(r"\w+", text.casefold()))
-    return frozenset(plain[i : i + _NGRAM] for i in range(max(1, len(plain) - _NGRAM + 1)))
+            target = proposal.target
+        shelf = self._shelves.get(self.shelf(proposal))
+        return shelf.repeated_by(text, other_than=target) if shelf else ""
