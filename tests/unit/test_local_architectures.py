@@ -93,7 +93,9 @@ def test_sampler_and_trainer_agree(name, tmp_path):
             answers = asyncio.run(engine.sample(asked))
             for request, (sample,) in zip(asked, answers, strict=True):
                 n = len(request.prompt)
-                row = Row("x", request.prompt + sample.tokens, (False,) * n + (True,) * len(sample.tokens))
+                choices = () if sample.drawn_from is None else (replace(sample.drawn_from, start=n),)
+                mask = (False,) * n + (True,) * len(sample.tokens)
+                row = Row("x", request.prompt + sample.tokens, mask, choices=choices)
                 assert sample.logprobs == pytest.approx(engine.logprobs([row], adapter=adapter)[0].tolist(), abs=1e-4)
             asked = [replace(r, prompt=(*r.prompt, *s.tokens, 5, 6)) for r, (s,) in zip(asked, answers, strict=True)]
 
