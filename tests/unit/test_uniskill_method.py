@@ -165,6 +165,8 @@ def test_each_role_alone_moves_the_adapter(tmp_path, cut, trained):
 def test_the_support_floor_is_there_and_can_be_cut(step, tmp_path):
     _, report, _ = step
     assert report.metrics["proposer/p_ADD"] > 0 and report.metrics["proposer/op_entropy"] > 0
+    formed = report.metrics["proposals/count"] - report.metrics["proposals/refused_malformed"]
+    assert report.metrics["train/decisions_placed"] == formed > 0
     without = make(tmp_path, "--method.support.weight=0").step(STEP).metrics
     assert "proposer/p_ADD" not in without
 

@@ -90,6 +90,12 @@ class ProposerConfig(Section):
     max_response: Positive = 96
     temperature: float = Field(default=1.0, gt=0)
 
+    @model_validator(mode="after")
+    def _fits(self) -> ProposerConfig:
+        if self.prefill and self.format == "plain":
+            raise ValueError('a plain answer has no opening to prefill; set format = "tagged"')
+        return self
+
 
 class RetrievalConfig(Section):
     """Which skill a task is shown."""
@@ -104,6 +110,12 @@ class RetrievalConfig(Section):
     """Look only among the skills of the task's kind."""
     query: Literal["goal", "observation"] = "goal"
     """What is looked for: the goal's words, or those of the whole first observation."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> RetrievalConfig:
+        if self.embedder and self.kind == "lexical":
+            raise ValueError('lexical retrieval uses no embedder; set kind = "dense", or leave embedder empty')
+        return self
 
 
 class CriticConfig(Section):
@@ -239,6 +251,12 @@ class UniSkillConfig(ActionConfig):
             )
         if self.writer == "frozen" and self.train_proposer:
             raise ValueError("a frozen writer is not trained: set train_proposer = false")
+        measured = self.gate.kind == "confident" and self.gate.use_align and self.feedback == "align"
+        if measured and (self.references == 1 or self.group_size - self.lifecycle.withheld < 5):
+            raise ValueError(
+                "a confident gate needs two references of one outcome, else it knows no spread and lets nothing pass: set "
+                'references to 0, or more than 1, and play groups of 5 with a skill; or set gate.kind = "paper"'
+            )
         if not (self.train_actor or self.train_proposer):
             raise ValueError("nothing is trained: set train_actor or train_proposer")
         return self

@@ -173,6 +173,7 @@ class UniSkill:
         if s.train_proposer and judged:
             part = make_part(judged, self.engine, s.proposer.format, self.proposal_loss)
             parts += [part] if part else []
+            metrics["train/decisions_placed"] = float(len(part.support)) if part else 0.0
         metrics |= {f"train/rows_{part.component}": float(len(part)) for part in parts}
         metrics["train/tokens"] = float(sum(part.tokens for part in parts))
         if parts:

@@ -1,0 +1,33 @@
+"""Settings of UniSkill that could not work, or would do nothing, are refused."""
+
+import pytest
+from pydantic import ValidationError
+
+from gongfu.config.methods import UniSkillConfig
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"references": 1}, "confident gate needs two references"),
+        ({"group_size": 5}, "confident gate needs two references"),
+        ({"proposer": {"prefill": True}}, "no opening to prefill"),
+        ({"retrieval": {"embedder": "some/model"}}, "uses no embedder"),
+        ({"lifecycle": {"withheld": 7}}, "fewer than two"),
+        ({"writer": "frozen"}, "frozen writer is not trained"),
+        ({"train_actor": False, "train_proposer": False}, "nothing is trained"),
+        ({"critic": {"kind": "chat"}}, "endpoint"),
+        ({"advantage": "reinforce++"}, "within their groups"),
+    ],
+)
+def test_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        UniSkillConfig(**settings)
+
+
+def test_what_makes_them_right_is_taken():
+    UniSkillConfig(references=1, gate={"kind": "paper"})
+    UniSkillConfig(references=1, feedback="rollout")
+    UniSkillConfig(references=2)
+    UniSkillConfig(group_size=5, lifecycle={"withheld": 0})
+    UniSkillConfig(proposer={"prefill": True, "format": "tagged"}, retrieval={"kind": "dense", "embedder": "some/model"})
