@@ -158,7 +158,7 @@ class SkillMixConfig(Section):
     vague: float = Field(default=0.1, ge=0)
     instance: float = Field(default=0.05, ge=0)
     irrelevant: float = Field(default=0.15, ge=0)
-    proposals: Share = 0.0
+    proposals: float = Field(default=0.0, ge=0, lt=1)
     """Share of training rows that are proposals of a skill edit in place of episodes, written by the teacher."""
 
     @property
