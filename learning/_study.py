@@ -56,7 +56,14 @@ def curve(run: Path) -> list[tuple[int, float]]:
     return [(m["step"], m["success"]) for m in read_metrics(run / "metrics.jsonl") if m["phase"] == "eval"]
 
 
-def plot(curves: dict[str, list[tuple[int, float]]], title: str, path: Path) -> None:
+def sampled(run: Path) -> list[tuple[int, float]]:
+    """(step, success of the training rollouts); their tasks differ from step to step."""
+    return [(m["step"], m["rollout/success"]) for m in read_metrics(run / "metrics.jsonl") if m["phase"] == "train"]
+
+
+def plot(
+    curves: dict[str, list[tuple[int, float]]], title: str, path: Path, ylabel: str = "success on held-out tasks"
+) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -65,7 +72,7 @@ def plot(curves: dict[str, list[tuple[int, float]]], title: str, path: Path) -> 
     figure, axes = plt.subplots(figsize=(7, 4.2), dpi=140)
     for label, points in curves.items():
         axes.plot([s for s, _ in points], [v for _, v in points], marker="o", label=label)
-    axes.set(title=title, xlabel="training step", ylabel="success on held-out tasks", ylim=(0, 1))
+    axes.set(title=title, xlabel="training step", ylabel=ylabel, ylim=(0, 1))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.tight_layout()

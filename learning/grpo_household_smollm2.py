@@ -10,7 +10,7 @@ import argparse
 import time
 from pathlib import Path
 
-from _study import ROOT, before_and_after, curve, plot, recipe_of, record
+from _study import ROOT, before_and_after, plot, recipe_of, record, sampled, trained
 
 RECIPE = "grpo/household-smollm2.toml"
 
@@ -22,24 +22,24 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/learn-smollm2"))
     options = parser.parse_args()
     from gongfu.run.sft import sft_run
-    from gongfu.run.train import train_run
 
     seeds, curves = [], {}
     for seed in options.seeds:
         started = time.perf_counter()
-        common = [f"--run.seed={seed}", f"--run.folder={options.runs}"]
+        # The study evaluates by itself, on more tasks.
+        common = [f"--run.seed={seed}", f"--run.folder={options.runs}", "--eval.tasks=8"]
         cold = options.runs / f"cold-{seed}"
         if not cold.exists():
             sft_run(recipe_of(RECIPE, [*common, f"--run.name={cold.name}"]))
         cold_s = time.perf_counter() - started
-        train_run(recipe_of(RECIPE, [*common, f"--run.name=seed-{seed}", f"--run.start-from={cold}"]))
+        run = trained(recipe_of(RECIPE, [*common, f"--run.name=seed-{seed}", f"--run.start-from={cold}"]))
         budget = {"cold_start_s": round(cold_s), "training_s": round(time.perf_counter() - started - cold_s)}
-        run = options.runs / f"seed-{seed}"
         result = before_and_after(run, "seen", options.tasks)
         seeds.append({"seed": seed, **result, **budget})
-        curves[f"seed {seed}"] = curve(run)
+        curves[f"seed {seed}"] = sampled(run)
         print(f"seed {seed}: {result['before']:.3f} -> {result['after']:.3f}, difference {result['difference']}")
-    plot(curves, "GRPO on generated household tasks, SmolLM2-135M", ROOT / "docs" / "plots" / "grpo_household_smollm2.png")
+    title = "GRPO on generated household tasks, SmolLM2-135M"
+    plot(curves, title, ROOT / "docs" / "plots" / "grpo_household_smollm2.png", ylabel="success of the training rollouts")
     record("learn_grpo_household_smollm2", {"seeds": seeds, "recipe": RECIPE}, full=True)
 
 
