@@ -61,9 +61,7 @@ def sampled(run: Path) -> list[tuple[int, float]]:
     return [(m["step"], m["rollout/success"]) for m in read_metrics(run / "metrics.jsonl") if m["phase"] == "train"]
 
 
-def plot(
-    curves: dict[str, list[tuple[int, float]]], title: str, path: Path, ylabel: str = "success on held-out tasks"
-) -> None:
+def plot(curves: dict[str, list[tuple[int, float]]], title: str, path: Path, ylabel: str = "success on held-out tasks") -> None:
     import matplotlib
 
     matplotlib.use("Agg")

@@ -20,13 +20,13 @@ TEMPLATE = (
 )
 
 
-def tiny_model(folder: Path, vocab: Sequence[str] = WORDS, seed: int = 0, **shape: Any) -> Path:
+def tiny_model(folder: Path, vocab: Sequence[str] = WORDS, seed: int = 0, family: str = "Llama", **shape: Any) -> Path:
     """Write a random model (40 thousand parameters, fp32, 512 positions) and its tokenizer into `folder`; returns it.
 
-    `shape` overrides LlamaConfig (hidden_size, num_hidden_layers, ..., dtype="bfloat16").
+    `family`: Llama or Qwen2. `shape` overrides its config (hidden_size, num_hidden_layers, ..., dtype="bfloat16").
     """
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    import transformers
 
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,10 +45,10 @@ def tiny_model(folder: Path, vocab: Sequence[str] = WORDS, seed: int = 0, **shap
         "pad_token_id": ids["<pad>"],
         "initializer_range": 0.3,  # sharp enough that log-probs differ and attention matters
     }
-    config = LlamaConfig(**{**settings, **shape})
+    config = getattr(transformers, f"{family}Config")(**{**settings, **shape})
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(config)
+        model = getattr(transformers, f"{family}ForCausalLM")(config)
     if config.dtype is not None:
         model = model.to(config.dtype)
     model.save_pretrained(folder)

@@ -14,11 +14,14 @@ import pytest
 
 from gongfu.run.folder import comparable, read_metrics
 from gongfu.skills.bank import SkillBank
+from support import tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 RECIPE = ROOT / "recipes" / "uniskill-household-nano.toml"
 STEPS = 4
+SEVEN_B = ROOT / "recipes" / "uniskill" / "alfworld-qwen2.5-7b.toml"
+GAMES = Path(os.environ.get("GONGFU_DATA", ROOT.parent / "shared" / "data")) / "alfworld"
 
 
 def words(folder: Path, name: str) -> list[str]:
@@ -86,3 +89,31 @@ def test_resuming_with_another_bank_is_refused(finished, tmp_path):
 def test_evaluation_takes_the_bank_of_the_checkpoint(finished):
     said = run(sys.executable, "-m", "gongfu", "eval", f"{finished}@{STEPS}", "--tasks", "3", "--json")
     assert "with skills" in said and "without skills" in said
+
+
+def test_the_7b_recipe_runs_with_a_tiny_model_of_the_same_family(tmp_path):
+    """The paper's settings (a prompt for every turn, tagged answers, prefilled operations) through every part of a step."""
+    model = tiny_model(tmp_path / "model", family="Qwen2", max_position_embeddings=4096)
+    size = [
+        "--engine.device=cpu",
+        "--run.steps=2",
+        "--method.tasks=2",
+        "--method.group-size=4",
+        "--eval.tasks=2",
+        "--eval.every=0",
+    ]
+    size += ["--rollout.max-response=24", "--method.proposer.max-response=24", "--suite.max-steps=3", "--method.minibatches=2"]
+    games = ["--suite.source=generated", "--eval.split=seen", "--suite.train=20", "--method.retrieval.kind=lexical"]
+    games += ["--method.retrieval.embedder="]
+    words = [f"@{SEVEN_B}", f"--engine.model={model}", *size, *games]
+    checked = run(sys.executable, "-m", "gongfu", "check", *words)
+    assert "2 tasks x 4 rollouts" in checked
+    run(sys.executable, "-m", "gongfu", "train", *words, f"--run.folder={tmp_path}", "--run.name=dry", "--run.threads=1")
+    steps = [m for m in read_metrics(tmp_path / "dry" / "metrics.jsonl") if m["phase"] == "train"]
+    assert len(steps) == 2 and all(m["rollout/episodes"] == 8 for m in steps)
+
+
+@pytest.mark.skipif(not GAMES.is_dir(), reason=f"no official games at {GAMES}; set GONGFU_DATA")
+def test_the_7b_recipe_passes_the_check_with_its_own_model_and_official_games():
+    said = run(sys.executable, "-m", "gongfu", "check", f"@{SEVEN_B}", f"--suite.source={GAMES}", "--eval.tasks=100")
+    assert "Qwen/Qwen2.5-7B-Instruct: on the Hugging Face hub" in said and "'valid_seen'" in said

@@ -5,6 +5,8 @@ from pydantic import ValidationError
 
 from gongfu.config.methods import UniSkillConfig
 
+OUTCOME = {"feedback": "outcome", "gate": {"use_align": False}, "reward": {"partial_when_unscorable": False}}
+
 
 @pytest.mark.parametrize(
     ("settings", "message"),
@@ -18,6 +20,8 @@ from gongfu.config.methods import UniSkillConfig
         ({"train_actor": False, "train_proposer": False}, "nothing is trained"),
         ({"critic": {"kind": "chat"}}, "endpoint"),
         ({"advantage": "reinforce++"}, "within their groups"),
+        ({"feedback": "outcome"}, "before it is used"),
+        ({**OUTCOME, "lifecycle": {"withheld": 0}}, "success without it"),
     ],
 )
 def test_refused(settings, message):
@@ -29,5 +33,6 @@ def test_what_makes_them_right_is_taken():
     UniSkillConfig(references=1, gate={"kind": "paper"})
     UniSkillConfig(references=1, feedback="rollout")
     UniSkillConfig(references=2)
+    UniSkillConfig(**OUTCOME)
     UniSkillConfig(group_size=5, lifecycle={"withheld": 0})
     UniSkillConfig(proposer={"prefill": True, "format": "tagged"}, retrieval={"kind": "dense", "embedder": "some/model"})

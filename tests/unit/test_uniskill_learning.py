@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from math import log, sqrt
+from math import exp, log, sqrt
 from typing import ClassVar
 
 import pytest
@@ -12,7 +12,15 @@ import torch
 
 from gongfu.core.records import Call
 from gongfu.credit.losses import PolicyLossConfig
-from gongfu.methods.uniskill.learning import ProposalLoss, Proposals, advantages, decision_rows, make_part
+from gongfu.methods.uniskill.learning import (
+    Late,
+    ProposalLoss,
+    Proposals,
+    advantages,
+    decision_rows,
+    make_part,
+    proposal_rows,
+)
 from gongfu.methods.uniskill.records import Rewards
 from uniskill_cases import proposal
 
@@ -120,6 +128,25 @@ def test_the_support_floor_is_part_of_the_loss():
     value, metrics = loss(rows, logprobs)
     assert float(value) == pytest.approx(0.5 * 0.01 * (log(0.1) - log(0.01)) ** 2 / 2, rel=1e-4)
     assert metrics["proposer/below_floor"] == 0.5
+
+
+def late(name, total, logprob=-1.0):
+    (row,) = proposal_rows([judged(name, total).proposal])
+    return Late(row, (logprob,) * row.targets, total)
+
+
+def test_a_proposal_of_an_earlier_step_is_paid_with_the_fresh_ones_in_ratio_to_its_own_policy():
+    part = make_part([judged("a", 0.0)], Engine(), "plain", LOSS, [late("b", 1.0, logprob=-1.1)])
+    (rows, loss) = part.slices(1, random.Random(0))[0]
+    logprobs = [torch.full((row.targets,), -1.0, requires_grad=True) for row in rows]
+    _, metrics = loss(rows, logprobs)
+    assert metrics["proposer/log_ratio_abs"] == 0 and metrics["proposer_late/log_ratio_abs"] == pytest.approx(0.1)
+    loss(rows, logprobs)[0].backward()
+    pull = {row.id: float(lp.grad.sum()) for row, lp in zip(rows, logprobs, strict=True)}
+    assert pull == pytest.approx({"a": 0.5 * sqrt(0.5) / 2, "b": -0.5 * sqrt(0.5) / 2 * exp(0.1)}, abs=1e-4)  # λ A ρ / N
+    once = make_part([judged("a", 0.0)], Engine(), "plain", replace(LOSS, scale="per_update"), [late("b", 1.0)])
+    whole = make_part([judged("a", 0.0)], Engine(), "plain", LOSS, [late("b", 1.0)])
+    assert value(once) == pytest.approx(value(whole), abs=1e-6)
 
 
 def test_nothing_to_learn_gives_no_part():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from gongfu.config.load import load
 from gongfu.config.schema import Recipe
 from gongfu.core.errors import CheckpointError
+from gongfu.methods.uniskill.gate import choose_edits
+from gongfu.methods.uniskill.prompt import body
 from gongfu.run.build import build_collector, build_engine, build_method, build_runner, build_suite
 from gongfu.skills.edits import Add
 from gongfu.skills.skill import Skill
+from uniskill_cases import judged, proposal
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--method.tasks=3", "--run.threads=1", "--suite.train=60", "--suite.seen=12", "--rollout.concurrency=64"]
@@ -207,6 +211,63 @@ def test_rollouts_can_value_proposals_instead(tmp_path):
     measured = [p for p in method.library.bank.proposals() if p.scores.get("r_align") is not None]
     assert measured and all(abs(p.scores["r_align"]) <= 1 for p in measured)
     assert method.trials.episodes == 4 * len(measured)  # two episodes with each edit and two without it
+
+
+OUTCOME = [
+    "--method.feedback=outcome",
+    "--method.feedback-rollouts=2",
+    "--method.gate.use-align=false",
+    "--method.reward.partial-when-unscorable=false",
+]
+
+
+def test_later_episodes_can_value_proposals_instead(tmp_path):
+    method = make(tmp_path, *OUTCOME)
+    first = method.step(STEP).metrics
+    entered = method.library.view.skills()
+    assert entered and len(method.delayed.waiting) == len(entered) and first["proposals/waiting"] == 0
+    assert all(p.scores["skill"] is None for p in method.library.bank.proposals() if p.decision == "accepted")
+    again = make(tmp_path / "resumed", *OUTCOME)
+    again.restore({**method.state(), "bank": again.library.view.commit})
+    assert again.delayed.waiting == method.delayed.waiting
+    tasks = method.tasks.draw(STEP, method.settings.tasks)
+    method.tasks = StubTasks(tasks)
+    method.step(STEP + 1)  # the same tasks: their homes ask for the skills that they gave rise to
+    later = method.step(STEP + 2).metrics
+    valued = later["proposals/valued_late"]
+    assert valued > 0 and later["proposer_late/tokens"] > 0
+
+
+def test_a_skill_that_nobody_uses_is_given_up(tmp_path):
+    method = make(tmp_path, *OUTCOME, "--method.feedback-rollouts=999", "--method.feedback-patience=1")
+    method.step(STEP)
+    waiting = len(method.delayed.waiting)
+    assert method.delayed.due(STEP) == ([], {**NOTHING, "proposals/waiting": waiting})
+    assert method.delayed.due(STEP + 1) == ([], {**NOTHING, "proposals/given_up": waiting})
+
+
+class StubTasks:
+    def __init__(self, tasks):
+        self.tasks = tasks
+
+    def draw(self, step, count):
+        return self.tasks
+
+
+NOTHING = {"proposals/valued_late": 0.0, "proposals/given_up": 0.0, "proposals/waiting": 0.0}
+
+
+def test_an_append_only_bank_offers_no_update_and_takes_none(tmp_path):
+    method = make(tmp_path, "--method.proposer.updates=false")
+    p = proposal("UPDATE", target="s")
+    asked = {
+        updates: body(replace(method.proposer.rules, updates=updates), p.pair.source, p.pair.opposite, "A skill.")
+        for updates in (True, False)
+    }
+    assert method.proposer.rules.updates is False and "update" in asked[True] and "update" not in asked[False]
+    judgments = [replace(judged(), proposal=replace(p, may_update=may)) for may in (True, False)]
+    decisions = [choose_edits([one], replace(method.gate, kind="paper"), bank={}, threshold=None)[0][1] for one in judgments]
+    assert [d.reason for d in decisions] == ["accepted", "critic"]
 
 
 def test_probes_calibrate_the_gate(tmp_path):

@@ -83,6 +83,8 @@ class ProposerConfig(Section):
     """Explain the job in a system message."""
     observations: bool = False
     """Show what the agent saw in the source episode, step by step, and not its actions alone."""
+    updates: bool = True
+    """False: the bank is append-only; UPDATE is not offered, and refused."""
     prefill: bool = False
     """End the prompt with the opening tag, so that the operation is the first sampled token."""
     max_prompt: Positive = 1024
@@ -217,10 +219,13 @@ class UniSkillConfig(ActionConfig):
     train_proposer: bool = True
     writer: Literal["policy", "frozen"] = "policy"
     """Who writes proposals: the policy as it is trained, or the weights it started from."""
-    feedback: Literal["align", "rollout"] = "align"
-    """How a proposal is measured: by R_align, or by extra rollouts (as Evolving-RL does)."""
+    feedback: Literal["align", "rollout", "outcome"] = "align"
+    """How a proposal is measured: by R_align, by extra rollouts (as Evolving-RL does), or later by the success of the episodes
+    that are shown its skill, less that of those from which it is withheld."""
     feedback_rollouts: Positive = 16
-    """rollout: episodes with a proposal and as many without it."""
+    """rollout: episodes with a proposal and as many without it. outcome: episodes with its skill before it is valued."""
+    feedback_patience: Positive = 20
+    """outcome: steps after which a proposal whose skill was not used so often is given up."""
     references: int = Field(default=0, ge=0)
     """References of each outcome that an edit is measured on; 0 = all that are left of the group, 1 = the paper."""
     sources: int = Field(default=0, ge=0)
@@ -256,6 +261,13 @@ class UniSkillConfig(ActionConfig):
             raise ValueError(
                 "a confident gate needs two references of one outcome, else it knows no spread and lets nothing pass: set "
                 'references to 0, or more than 1, and play groups of 5 with a skill; or set gate.kind = "paper"'
+            )
+        if self.feedback == "outcome" and (
+            self.gate.use_align or self.reward.partial_when_unscorable or not self.lifecycle.withheld
+        ):
+            raise ValueError(
+                'with feedback = "outcome" nothing is known of an edit before it is used: set gate.use_align = false and '
+                "reward.partial_when_unscorable = false, and lifecycle.withheld to 1 or more (success without it)"
             )
         if not (self.train_actor or self.train_proposer):
             raise ValueError("nothing is trained: set train_actor or train_proposer")

@@ -163,7 +163,7 @@ class SkillMixConfig(Section):
 
     @property
     def weights(self) -> dict[str, float]:
-        return self.model_dump(exclude={"share", "proposals"})
+        return self.model_dump(include={"good", "wrong", "vague", "instance", "irrelevant"})
 
     @model_validator(mode="after")
     def _fits(self) -> SkillMixConfig:
@@ -187,6 +187,14 @@ class SFTConfig(Section):
     """Episodes per optimiser step."""
     lr: float = Field(default=5e-4, gt=0)
     skills: SkillMixConfig = SkillMixConfig()
+    teacher: ChatConfig | None = None
+    """Endpoint of a chat model that writes the texts of the proposals in place of the scripted teacher."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> SFTConfig:
+        if self.teacher and not self.skills.proposals:
+            raise ValueError("sft.teacher writes proposals, but none are taught: set sft.skills.proposals above 0")
+        return self
 
 
 class PretrainConfig(Section):

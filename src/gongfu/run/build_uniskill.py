@@ -16,6 +16,7 @@ from gongfu.envs.protocol import Suite
 from gongfu.methods.uniskill.align import AlignValuer
 from gongfu.methods.uniskill.conformal import Calibration
 from gongfu.methods.uniskill.critics import BaseCritic, ChatCritic, Critic, NoCritic, RuleCritic
+from gongfu.methods.uniskill.delayed import OutcomeValuer
 from gongfu.methods.uniskill.gate import GateRules
 from gongfu.methods.uniskill.learning import ProposalLoss
 from gongfu.methods.uniskill.library import Library
@@ -47,9 +48,6 @@ def build_uniskill(
     concurrency = recipe.rollout.concurrency
     probes = build_actor(recipe, engine, purpose="probe", temperature=recipe.rollout.temperature)
     trials = Trials(collector, probes, concurrency, held_out)
-    valuer: Valuer = RolloutValuer(trials, s.feedback_rollouts)
-    if s.feedback == "align":
-        valuer = AlignValuer(engine, ACTOR, collector.rules, collector.rules.system(collector.instructions))
     return UniSkill(
         engine=engine,
         collector=collector,
@@ -58,7 +56,7 @@ def build_uniskill(
         library=build_library(s, bank, collector),
         proposer=_proposer(recipe, s, engine),
         critic=build_critic(s, engine, folder),
-        valuer=valuer,
+        valuer=_valuer(s, engine, collector, trials, bank),
         trials=trials,
         calibration=Calibration(s.calibration.decay),
         canary=Canary(s.canary.errors, s.canary.tasks),
@@ -108,6 +106,15 @@ def build_critic(s: UniSkillConfig, engine: Engine, folder: Path) -> Critic:
             assert s.critic.chat is not None
             return ChatCritic(ChatClient(s.critic.chat, folder / "critic.sqlite"), s.critic.observations)
     return NoCritic()
+
+
+def _valuer(s: UniSkillConfig, engine: Engine, collector: Collector, trials: Trials, bank: SkillBank) -> Valuer:
+    match s.feedback:
+        case "rollout":
+            return RolloutValuer(trials, s.feedback_rollouts)
+        case "outcome":
+            return OutcomeValuer(bank, s.feedback_rollouts, s.feedback_patience, s.reward.eta)
+    return AlignValuer(engine, ACTOR, collector.rules, collector.rules.system(collector.instructions))
 
 
 def _proposer(recipe: Recipe, s: UniSkillConfig, engine: Engine) -> Proposer:

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from gongfu.config.schema import HouseholdConfig, Recipe
 from gongfu.core.errors import ConfigError, MissingExtra
-from gongfu.engine.models import resolve_model
+from gongfu.engine.models import find_model
 from gongfu.run.build import build_suite
 
 
@@ -17,7 +17,7 @@ def preflight(recipe: Recipe) -> list[str]:
         raise MissingExtra("run.tensorboard = true", "tensorboard")
     if isinstance(recipe.suite, HouseholdConfig) and recipe.suite.engine == "official" and find_spec("alfworld") is None:
         raise MissingExtra('suite.engine = "official"', "alfworld")
-    model = resolve_model(recipe.engine.model)
+    model = find_model(recipe.engine.model)
     suite = build_suite(recipe.suite)
     counts = {split: len(suite.tasks(split)) for split in dict.fromkeys(("train", recipe.eval.split))}
     for split, count in counts.items():
@@ -32,7 +32,7 @@ def preflight(recipe: Recipe) -> list[str]:
     env.close()
     method = recipe.method
     return [
-        f"model {recipe.engine.model}: {model}",
+        f"model {recipe.engine.model}: {model or 'on the Hugging Face hub, downloaded when it is first used'}",
         f"suite {suite.name}: " + ", ".join(f"{count} tasks in {split!r}" for split, count in counts.items()),
         f"first task starts with {len(start.text.split())} words and {len(start.actions or ())} admissible actions",
         f"each step plays {method.tasks} tasks x {method.group_size} rollouts = {method.tasks * method.group_size} episodes "

@@ -25,6 +25,7 @@ from gongfu.rollout.collector import Collector, lost
 from gongfu.rollout.tasks import TaskSampler
 from gongfu.run.build import proposer_rules
 from gongfu.run.demonstrations import advice_for, expert_for, shown
+from gongfu.run.writers import Lesson, ScriptedWriter, Writer
 
 _ROLLOUTS = 3
 _SHOWN = 0.6
@@ -56,18 +57,22 @@ def scripted_proposals(
     rules: ProposerRules,
     tasks: Sequence[Task],
     *,
+    writer: Writer,
     seed: int,
     noise: float,
     step: int = 0,
 ) -> Iterator[Row]:
-    """One row for each task whose episodes ended differently: the proposer's prompt, and the teacher's answer scored."""
-    teach = getattr(suite, "advise", None)
-    if teach is None:
+    """One row for each task whose episodes ended differently: the proposer's prompt, and the teacher's answer scored.
+
+    The operation is decided by the suite's teacher, who knows what is true; the text is the writer's.
+    """
+    if getattr(suite, "advise", None) is None:
         raise ConfigError(f"suite {suite.name!r} has no scripted teacher (advise); leave skills.proposals at 0")
     advice = advice_for(suite, SkillMixConfig(share=_SHOWN), tasks, seed=seed, step=step)
     experts = expert_for(suite, seed + step, noise=noise, informed_share=0.3, advice=advice)
     actor = ScriptedActor(tokenizer, experts, format=collector.rules.format)
     played = collector.collect(actor, tasks, step=step, group_size=_ROLLOUTS, skills=shown(tasks, advice))
+    asked: list[tuple[Op, Trajectory, Trajectory, Lesson]] = []
     for k, task in enumerate(tasks):
         group = [t for t in played[k * _ROLLOUTS : (k + 1) * _ROLLOUTS] if not lost(t) and t.turns]
         wins, losses = [t for t in group if t.success], [t for t in group if not t.success]
@@ -77,18 +82,38 @@ def scripted_proposals(
         source, opposite = (wins[0], losses[0]) if rng.random() < 0.5 else (losses[0], wins[0])
         skill = advice.get(task.id)
         op, quality = _decide(suite, task, wins[0], skill, rng)
-        text = "" if op == "KEEP" else teach(task, quality, rng, seen=[turn.action for turn in wins[0].turns]).text
-        yield _row(f"{step}/{task.id}", rules, tokenizer, source, opposite, skill.text if skill else "", op, text)
+        asked.append((op, source, opposite, Lesson(task, wins[0], losses[0], skill.text if skill else "", quality, rng)))
+    texts = iter(writer.write([lesson for op, _, _, lesson in asked if op != "KEEP"]))
+    for op, source, opposite, lesson in asked:
+        text = "" if op == "KEEP" else next(texts)
+        if text or op == "KEEP":
+            yield _row(f"{step}/{lesson.task.id}", rules, tokenizer, source, opposite, lesson.shown, op, text)
 
 
 def proposal_stream(
-    collector: Collector, suite: Suite, tokenizer: Tokenizer, rules: ProposerRules, *, seed: int, noise: float, chunk: int = 128
+    collector: Collector,
+    suite: Suite,
+    tokenizer: Tokenizer,
+    rules: ProposerRules,
+    *,
+    writer: Writer | None = None,
+    seed: int,
+    noise: float,
+    chunk: int = 128,
 ) -> Iterator[Row]:
-    """Endless scripted proposals of the training split."""
+    """Endless proposals of the training split, their texts by `writer` (default: the suite's teacher)."""
     sampler = TaskSampler(suite.tasks("train"), seed_for(seed, purpose="proposal tasks"))
     for step in itertools.count():
         yield from scripted_proposals(
-            collector, suite, tokenizer, rules, sampler.draw(step, chunk), seed=seed, noise=noise, step=step
+            collector,
+            suite,
+            tokenizer,
+            rules,
+            sampler.draw(step, chunk),
+            writer=writer or ScriptedWriter(suite),
+            seed=seed,
+            noise=noise,
+            step=step,
         )
 
 

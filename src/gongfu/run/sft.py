@@ -12,6 +12,7 @@ from gongfu.core.errors import ConfigError
 from gongfu.core.records import Row, Trajectory
 from gongfu.core.seeds import rng_for
 from gongfu.credit.losses import sft_loss
+from gongfu.engine.chat import ChatClient
 from gongfu.engine.protocol import Engine
 from gongfu.envs.protocol import Suite
 from gongfu.rollout.collector import Collector
@@ -26,6 +27,7 @@ from gongfu.run.preflight import preflight
 from gongfu.run.proposals import PROPOSAL_NOISE, proposal_stream, taught_rules
 from gongfu.run.track import Tracker
 from gongfu.run.trajectories import TrajectoryStore, read_trajectories
+from gongfu.run.writers import ChatWriter
 
 
 def sft_run(recipe: Recipe) -> Path:
@@ -41,7 +43,8 @@ def sft_run(recipe: Recipe) -> Path:
             collector = build_collector(recipe, suite, engine.tokenizer, runner)
             shown = gather(recipe, suite, collector, engine)
             TrajectoryStore(folder.trajectories).write(0, "demonstrations", shown)
-            rows = [row for t in shown for row in rows_of(t)] + written(recipe, suite, collector, engine, len(shown))
+            rows = [row for t in shown for row in rows_of(t)]
+            rows += written(recipe, suite, collector, engine, len(shown), folder.path)
             batches = -(-len(rows) // recipe.sft.batch) * recipe.sft.epochs
             with Tracker(folder, total=batches, tensorboard=recipe.run.tensorboard) as tracker:
 
@@ -79,15 +82,24 @@ def gather(recipe: Recipe, suite: Suite, collector: Collector, engine: Engine) -
     )
 
 
-def written(recipe: Recipe, suite: Suite, collector: Collector, engine: Engine, episodes: int) -> list[Row]:
+def written(recipe: Recipe, suite: Suite, collector: Collector, engine: Engine, episodes: int, folder: Path) -> list[Row]:
     """The teacher's proposals that go with so many episodes, for the policy's other role; none unless `sft.skills` asks."""
     share = recipe.sft.skills.proposals
     if not share:
         return []
+    wanted = round(episodes * share / (1 - share))
+    teacher = recipe.sft.teacher
     stream = proposal_stream(
-        collector, suite, engine.tokenizer, taught_rules(recipe), seed=recipe.run.seed, noise=PROPOSAL_NOISE
+        collector,
+        suite,
+        engine.tokenizer,
+        taught_rules(recipe),
+        writer=ChatWriter(ChatClient(teacher, folder / "teacher.sqlite")) if teacher else None,
+        seed=recipe.run.seed,
+        noise=PROPOSAL_NOISE,
+        chunk=min(128, 4 * wanted),
     )
-    return list(itertools.islice(stream, round(episodes * share / (1 - share))))
+    return list(itertools.islice(stream, wanted))
 
 
 def imitate(recipe: Recipe, engine: Engine, rows: Sequence[Row], tracker: Tracker) -> int:

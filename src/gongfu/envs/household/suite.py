@@ -96,7 +96,7 @@ class HouseholdSuite:
                 self._sizes[self._known(split)] = size
             self._families = self._deal_families(families, unseen_families)
         else:
-            self._readers = find_splits(Path(source))
+            self._readers = find_splits(Path(source).expanduser())
             self.splits = tuple(self._readers)
             self._families = {}
 

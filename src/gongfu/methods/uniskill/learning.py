@@ -18,6 +18,8 @@ from gongfu.methods.uniskill.records import Judged, Proposal
 from gongfu.methods.update import LossSum, deal
 
 COMPONENT = "proposer"
+LATE = "proposer_late"
+"""Proposals of earlier steps: their ratio is not 1 at the first step, so the gap to the sampler is not measured on them."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,16 @@ class ProposalLoss:
     support: float
     p_min: float
     scale: Literal["per_step", "per_update"]
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A proposal of an earlier step whose reward is known now."""
+
+    row: Row
+    logprobs: tuple[float, ...]
+    """Of its answer, when it was sampled."""
+    total: float
 
 
 @dataclass(frozen=True)
@@ -69,8 +81,10 @@ class Proposals:
         def add(ids: Sequence[str], loss: LossFn, weight: float, of: int) -> None:
             losses.append((frozenset(ids), loss, s.weight * weight * (1.0 if whole else len(ids) / of)))
 
-        if paid:
-            add([e.row.id for e in paid], policy_loss(paid, s.policy), 1.0, len(self.complete))
+        for own in ([e for e in paid if e.component == COMPONENT], [e for e in paid if e.component == LATE]):
+            if own:
+                share = len(own) / len(paid) if whole else 1.0
+                add([e.row.id for e in own], policy_loss(own, s.policy), share, len(self.complete))
         if s.kl:
             config = PolicyLossConfig(aggregation="token-mean", kl_coefficient=1.0, kl_estimator="k3")
             flat = [replace(e, component="proposer_kl", advantages=(0.0,) * e.row.targets) for e in part]
@@ -95,22 +109,26 @@ def proposal_rows(proposals: Sequence[Proposal]) -> list[Row]:
     ]
 
 
-def advantages(judged: Sequence[Judged]) -> dict[str, float]:
-    """Proposal id -> whitened total reward over the complete proposals of the step (REINFORCE++; one alone has 0)."""
-    complete = [j for j in judged if j.rewards.complete]
-    if len(complete) < 2:
-        return {j.proposal.id: 0.0 for j in complete}
-    whitened = whiten([[j.rewards.total] for j in complete], std="unbiased", epsilon=1e-8)
-    return {j.proposal.id: float(values[0]) for j, values in zip(complete, whitened, strict=True)}
+def advantages(judged: Sequence[Judged], late: Sequence[Late] = ()) -> dict[str, float]:
+    """Proposal id -> whitened total reward over the complete and the late ones of the step (REINFORCE++; one alone has 0)."""
+    totals = {j.proposal.id: j.rewards.total for j in judged if j.rewards.complete} | {one.row.id: one.total for one in late}
+    if len(totals) < 2:
+        return dict.fromkeys(totals, 0.0)
+    whitened = whiten([[total] for total in totals.values()], std="unbiased", epsilon=1e-8)
+    return {name: float(values[0]) for name, values in zip(totals, whitened, strict=True)}
 
 
-def make_part(judged: Sequence[Judged], engine: Engine, format: ProposalFormat, loss: ProposalLoss) -> Proposals | None:
-    """The part of a step's proposals, None when there is nothing to learn from them."""
-    paid = advantages(judged)
-    rows = proposal_rows([j.proposal for j in judged])
+def make_part(
+    judged: Sequence[Judged], engine: Engine, format: ProposalFormat, loss: ProposalLoss, late: Sequence[Late] = ()
+) -> Proposals | None:
+    """The part of a step's proposals and of earlier ones that are paid late, None when there is nothing to learn from them."""
+    paid = advantages(judged, late)
+    rows = [*proposal_rows([j.proposal for j in judged]), *(one.row for one in late)]
     reference = [tuple(t.tolist()) for t in engine.logprobs(rows, adapter=None)] if loss.kl and rows else [None] * len(rows)
     examples, support = [], {}
-    for j, row, ref in zip(judged, rows, reference, strict=True):
+    for one, row, ref in zip(late, rows[len(judged) :], reference[len(judged) :], strict=True):
+        examples.append(Example(row, LATE, (paid[row.id],) * row.targets, one.logprobs, ref))
+    for j, row, ref in zip(judged, rows, reference, strict=False):
         call = j.proposal.call
         assert call.logprobs is not None
         advantage = paid.get(j.proposal.id, 0.0)

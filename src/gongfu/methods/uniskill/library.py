@@ -33,6 +33,8 @@ class Library:
     rules: LifecycleRules
     ask: Callable[[Sequence[Task]], list[str]]
     """The words that are looked for, for each task."""
+    entered: dict[str, str] = field(default_factory=dict, init=False)
+    """Proposal id -> digest of the version that it made, at the last write."""
     _reviewed: str = field(default="", init=False)
     """The commit that the last review left: in it every state is what the evidence asks for."""
     _born: dict[str, int] = field(default_factory=dict, init=False)
@@ -87,6 +89,7 @@ class Library:
                 edits.append(Add(Skill(text=proposal.parsed.text, kind=proposal.task.kind)))
             else:
                 edits.append(Update(proposal.target, {"text": proposal.parsed.text}))
+        self.entered = {}
         updated = {edit.id for edit in edits if isinstance(edit, Update)}
         changes = [c for c in review(self._standings(step), self.rules, step=step) if c.skill not in updated]
         edits += [SetState(change.skill, change.state, change.reason) for change in changes]
@@ -95,6 +98,7 @@ class Library:
             made = self.bank.commit(edits, parent=self.view.commit, step=step, message=f"step {step}", meta=meta)
             self._born |= births([made])
             self.view = self.bank.at()
+            self.entered = {p.id: str(op["digest"]) for p, op in zip(accepted, made.ops, strict=False)}
         self._reviewed, self._used = self.view.commit, set()
         states = Counter(entry.state for _, entry in self.view.tree.items())
         return {

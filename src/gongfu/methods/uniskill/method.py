@@ -21,6 +21,7 @@ from gongfu.methods.actions import action_part, group_metrics
 from gongfu.methods.base import StepReport
 from gongfu.methods.uniskill.conformal import Calibration
 from gongfu.methods.uniskill.critics import Critic
+from gongfu.methods.uniskill.delayed import OutcomeValuer
 from gongfu.methods.uniskill.gate import GateRules, choose_edits, find_duplicates
 from gongfu.methods.uniskill.learning import ProposalLoss, make_part
 from gongfu.methods.uniskill.library import Library
@@ -39,7 +40,7 @@ from gongfu.skills.skill import Skill
 
 
 class Valuer(Protocol):
-    """Says how good edits are: by likelihoods, or by rollouts."""
+    """Says how good edits are: by likelihoods, by rollouts, or nothing yet (None) where later episodes will tell."""
 
     def value(self, proposals: Sequence[Proposal], step: int) -> list[Alignment | None]: ...
 
@@ -73,6 +74,11 @@ class UniSkill:
         self.trusted = self.trusted or self.library.view.commit
 
     @property
+    def delayed(self) -> OutcomeValuer | None:
+        """The valuer, when it pays edits later."""
+        return self.valuer if isinstance(self.valuer, OutcomeValuer) else None
+
+    @property
     def adapters(self) -> tuple[str, ...]:
         return (self.adapter,)
 
@@ -99,6 +105,8 @@ class UniSkill:
         decided = self._decide(judged, k)
         self.library.record(played, chosen, k)
         metrics |= self.library.write(decided, k)
+        if self.delayed:
+            self.delayed.add(decided, self.library.entered, k)
         clock.lap("commit")
         metrics |= self._probe(judged, k) | self._watch(k)
         clock.lap("probe")
@@ -107,13 +115,20 @@ class UniSkill:
 
     def state(self) -> dict[str, Any]:
         """The bank's commit and what was learned about the gate; the weights are the engine's."""
-        return {"bank": self.library.view.commit, "calibration": self.calibration.state(), "trusted": self.trusted}
+        return {
+            "bank": self.library.view.commit,
+            "calibration": self.calibration.state(),
+            "trusted": self.trusted,
+            "waiting": self.delayed.state() if self.delayed else [],
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Raises CheckpointError when the bank is not the checkpoint's."""
         self.library.restore(state["bank"])
         self.calibration.restore(state["calibration"])
         self.trusted = state["trusted"]
+        if self.delayed:
+            self.delayed.restore(state["waiting"])
 
     # ------------------------------------------------------------------ the parts of a step
 
@@ -170,8 +185,10 @@ class UniSkill:
         parts: list[Part] = []
         if s.train_actor and (actions := action_part(batch, s, self.engine)):
             parts.append(actions)
-        if s.train_proposer and judged:
-            part = make_part(judged, self.engine, s.proposer.format, self.proposal_loss)
+        late, found = self.delayed.due(k) if self.delayed else ([], {})
+        metrics |= found
+        if s.train_proposer and (judged or late):
+            part = make_part(judged, self.engine, s.proposer.format, self.proposal_loss, late)
             parts += [part] if part else []
             metrics["train/decisions_placed"] = float(len(part.support)) if part else 0.0
         metrics |= {f"train/rows_{part.component}": float(len(part)) for part in parts}

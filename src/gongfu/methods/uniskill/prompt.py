@@ -34,6 +34,8 @@ class ProposerRules:
     """Explain the job in a system message."""
     observations: bool = False
     """Show what the agent saw in the source episode, step by step, and not its actions alone."""
+    updates: bool = True
+    """False: a skill of the bank is never changed, so UPDATE is not offered."""
     prefill: bool = False
     """End the prompt with the opening of the answer (tagged only), so that the operation is the first sampled token."""
 
@@ -48,7 +50,7 @@ def proposer_prompt(
     """Token ids of the prompt, the opening included."""
     messages = [{"role": "user", "content": body(rules, source, opposite, skill_text)}]
     if rules.instructions:
-        messages.insert(0, {"role": "system", "content": system(rules, may_update=bool(skill_text))})
+        messages.insert(0, {"role": "system", "content": system(rules, may_update=rules.updates and bool(skill_text))})
     return tuple(tokenizer.encode(tokenizer.render(messages, generation=True) + rules.opening))
 
 
@@ -61,7 +63,7 @@ def system(rules: ProposerRules, *, may_update: bool) -> str:
 def body(rules: ProposerRules, source: Trajectory, opposite: Trajectory, skill_text: str) -> str:
     """The user message."""
     labels = LABELS[rules.format]
-    legal = [labels["ADD"], *([labels["UPDATE"]] if skill_text else []), labels["KEEP"]]
+    legal = [labels["ADD"], *([labels["UPDATE"]] if rules.updates and skill_text else []), labels["KEEP"]]
     return "\n".join(
         [
             f"Skill: {skill_text or 'none'}",

@@ -87,4 +87,5 @@ class Proposer:
             temperature=self.temperature,
         )
         parsed = parse_proposal(self.rules.format, self.rules.opening + text, finished=ends)
-        return Proposal(f"{pair.source.id}/proposal", group.task, pair, group.skill, group.skill_text, call, parsed)
+        name = f"{pair.source.id}/proposal"
+        return Proposal(name, group.task, pair, group.skill, group.skill_text, call, parsed, self.rules.updates)

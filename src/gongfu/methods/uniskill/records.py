@@ -49,11 +49,13 @@ class Proposal:
     target_text: str
     call: Call
     parsed: Parsed
+    may_update: bool = True
+    """False: the bank only grows."""
 
     @property
     def legal(self) -> tuple[Op, ...]:
         """UPDATE needs a skill to update."""
-        return ("ADD", "UPDATE", "KEEP") if self.target else ("ADD", "KEEP")
+        return ("ADD", "UPDATE", "KEEP") if self.target and self.may_update else ("ADD", "KEEP")
 
     @property
     def is_edit(self) -> bool:
