@@ -3,7 +3,7 @@
 Held out are new homes of the families that training shows ("seen") and homes of other families ("unseen"): before and after are
 the mean over both.
 
-python learning/grpo_household_nano.py [--seeds 0 1 2] [--steps 50] [--runs runs/learn]
+python learning/grpo_household_nano.py [--seeds 0 1 2] [--steps 90] [--runs runs/learn]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from _study import ROOT, before_and_after, curve, plot, recipe_of, record
+from _study import ROOT, before_and_after, curve, plot, recipe_of, record, trained
 
 RECIPE = "grpo/household-nano.toml"
 
@@ -23,15 +23,13 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=150, help="held-out tasks of each split")
     parser.add_argument("--runs", type=Path, default=Path("runs/learn-nano"))
     options = parser.parse_args()
-    from gongfu.run.train import train_run
 
     seeds, curves = [], {}
     for seed in options.seeds:
         settings = [f"--run.seed={seed}", f"--run.name=seed-{seed}", f"--run.folder={options.runs}"]
         settings += [f"--run.steps={options.steps}"] if options.steps else []
         recipe = recipe_of(RECIPE, settings)
-        train_run(recipe)
-        run = options.runs / f"seed-{seed}"
+        run = trained(recipe)
         seen = before_and_after(run, "seen", options.tasks)
         unseen = before_and_after(run, "unseen", options.tasks)
         both = {name: (seen[name] + unseen[name]) / 2 for name in ("before", "after")}

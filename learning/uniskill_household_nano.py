@@ -76,8 +76,10 @@ def main() -> None:
 
 
 def settings(arm: str, seed: int, options: argparse.Namespace) -> list[str]:
-    found = [f"--run.seed={seed}", f"--run.name={arm.replace('/', '-')}-{seed}", f"--run.folder={options.runs}"]
-    return [*found, f"--run.steps={options.steps}"] if options.steps else found
+    """All arms take the steps of `plus`."""
+    steps = options.steps or recipe_of(ARMS["plus"], []).run.steps
+    name = f"--run.name={arm.replace('/', '-')}-{seed}"
+    return [f"--run.seed={seed}", name, f"--run.folder={options.runs}", f"--run.steps={steps}"]
 
 
 def held_out(run: Path, recipe: Recipe, tasks: int) -> Wins:
