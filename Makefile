@@ -33,10 +33,15 @@ check: $(VENV)/.dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-# Real training of the real small models over several seeds: an hour or more on two cores.
+# Real training of the real small models over several seeds: some five hours on two cores. Runs that were killed go on.
 learn: $(VENV)/.dev
 	$(BIN)/python learning/grpo_household_nano.py
+	$(BIN)/gongfu models fetch smollm2
 	$(BIN)/python learning/grpo_household_smollm2.py
+	$(BIN)/python learning/skill_sensitivity.py --models nano
+	$(BIN)/python learning/r_align_validity.py
+	$(BIN)/python learning/uniskill_household_nano.py
+	$(BIN)/python learning/support_floor.py
 
 # Trains the nano model that ships with the package again: some ten minutes on two cores. The same bytes need the same threads.
 nano: $(VENV)/.train
@@ -51,6 +56,8 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/token_accounting.py
 	$(BIN)/python benchmarks/grpo_step_vs_trl.py
 	$(BIN)/python benchmarks/resume_kill.py
+	$(BIN)/python benchmarks/r_align_cost.py
+	$(BIN)/python benchmarks/bank_overhead.py
 
 $(VENV)/.train: pyproject.toml constraints-cpu.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

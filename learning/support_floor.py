@@ -7,7 +7,7 @@ proposal say nothing. The numbers come from metrics.jsonl.
     python learning/support_floor.py                                # 2 arms x 3 seeds
     python learning/support_floor.py --seeds 0 --steps 2 --runs /tmp/try
 
-Runs lie in --runs: a finished one is not trained again, one that was killed goes on.
+Runs lie in --runs, with those of uniskill_household_nano.py: a finished one is not trained again, one that was killed goes on.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from statistics import fmean
 from typing import Any
 
 from _study import recipe_of, record, trained
+from uniskill_household_nano import ARMS as STUDY
+from uniskill_household_nano import PEERS, RUNS, settings
 
 from gongfu.run.folder import read_metrics
 
-ARMS = {"floor": "uniskill-household-nano.toml", "no_floor": "uniskill/peers/no-support-floor.toml"}
+ARMS = {"floor": "plus", "no_floor": "peers/no-support-floor"}
+RECIPES = {"plus": STUDY["plus"], "peers/no-support-floor": PEERS["no-support-floor"]}
 OPERATIONS = ("add", "update", "keep")
 LEAST, STEPS = 0.02, 10
 
@@ -31,15 +34,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=0, help="0 = as the recipe says")
-    parser.add_argument("--runs", type=Path, default=Path("runs/support-floor"))
+    parser.add_argument("--runs", type=Path, default=RUNS)
     options = parser.parse_args()
     found: dict[str, list[dict[str, Any]]] = {arm: [] for arm in ARMS}
     for seed in options.seeds:
         for arm, name in ARMS.items():
-            settings = [f"--run.seed={seed}", f"--run.name={arm}-{seed}", f"--run.folder={options.runs}"]
-            settings += ["--eval.every=0", "--eval.tasks=20"]
-            settings += [f"--run.steps={options.steps}"] if options.steps else []
-            recipe = recipe_of(name, settings)
+            recipe = recipe_of(RECIPES[name], settings(name, seed, options))
             steps = [m for m in read_metrics(trained(recipe) / "metrics.jsonl") if m["phase"] == "train"]
             withheld = recipe.method.lifecycle.withheld / recipe.method.group_size
             result = {"seed": seed, **collapse(steps, shown=0.5 * (1 - withheld)), "last_shares": last_shares(steps)}
@@ -47,7 +47,7 @@ def main() -> None:
             print(f"{arm}, seed {seed}: {result}", flush=True)
     steps_of = {arm: [result["step"] for result in results] for arm, results in found.items()}
     full = set(options.seeds) >= {0, 1, 2} and not options.steps
-    record("support_floor", {"collapse": steps_of, "seeds": options.seeds, "runs": found, "recipes": ARMS}, full=full)
+    record("support_floor", {"collapse": steps_of, "seeds": options.seeds, "runs": found, "recipes": RECIPES}, full=full)
 
 
 def collapse(steps: Sequence[Mapping[str, Any]], *, shown: float) -> dict[str, Any]:

@@ -36,6 +36,7 @@ ARMS = {"plus": "uniskill-household-nano.toml", "actor-only": "grpo/household-na
 PEERS = {path.stem: f"uniskill/peers/{path.name}" for path in sorted((ROOT / "recipes" / "uniskill" / "peers").glob("*.toml"))}
 SPLITS = ("seen", "unseen")
 TASKS = 200
+RUNS = Path("runs/learn-uniskill-nano")
 
 Wins = Mapping[str, Mapping[str, list[bool]]]
 """Split -> "start", "with" or "without" -> success on each task. "with" is there when the run has a bank."""
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="*", default=[], choices=list(PEERS))
     parser.add_argument("--steps", type=int, default=0, help="0 = as the recipes say")
     parser.add_argument("--tasks", type=int, default=TASKS, help="held-out tasks of each split")
-    parser.add_argument("--runs", type=Path, default=Path("runs/learn-uniskill-nano"))
+    parser.add_argument("--runs", type=Path, default=RUNS)
     options = parser.parse_args()
     arms = {**ARMS, **{f"peers/{name}": PEERS[name] for name in options.peers}}
     won: dict[str, list[Wins]] = defaultdict(list)
