@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 MODEL  ?= nano
-RUN    ?= demo-$(MODEL)-$(shell date +%Y%m%d-%H%M%S)
+STAMP  := $(shell date +%Y%m%d-%H%M%S)
+RUN    ?= demo-$(MODEL)-$(STAMP)
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints-cpu.txt
 

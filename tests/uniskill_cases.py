@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from gongfu.core.records import Call, Stop, Task, Trajectory, Turn, Validity
-from gongfu.methods.uniskill.records import Alignment, Group, Judged, Op, Pair, Parsed, Proposal, Rewards, Verdict
+from pathlib import Path
 
+from gongfu.config.load import load
+from gongfu.config.schema import Recipe
+from gongfu.core.records import Call, Stop, Task, Trajectory, Turn, Validity
+from gongfu.methods.uniskill.gate import GateRules
+from gongfu.methods.uniskill.records import Alignment, Group, Judged, Op, Pair, Parsed, Proposal, Rewards, Verdict
+from gongfu.methods.uniskill.rewards import RewardRules
+
+PRESETS = {
+    name: load(Recipe, files=[Path(__file__).resolve().parents[1] / "recipes" / "uniskill" / f"{name}.toml"]).config.method
+    for name in ("paper", "reference", "plus")
+}
+GATE_RULES = {name: GateRules(**method.gate.model_dump()) for name, method in PRESETS.items()}
+REWARD_RULES = {name: RewardRules(**method.reward.model_dump()) for name, method in PRESETS.items()}
 GROUP = "000003:home/1"
 GOOD = Verdict(True, True)
 SHOWN = "Look into the fridge before you search the cabinets."

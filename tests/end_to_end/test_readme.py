@@ -29,7 +29,7 @@ def test_the_example_suite_conforms_and_can_be_trained_on(tmp_path, monkeypatch)
     options = ["--run.steps=1", "--eval.tasks=2", "--method.tasks=1", "--method.group-size=4", "--run.threads=1"]
     agent = tiny_agent(tmp_path / "agent")
     arguments = ["train", "--suite.name=custom", "--suite.object=my_suite:Guess", "--eval.split=test", *options]
-    done = gongfu(*arguments, f"--engine.model={agent}", "--rollout.max-context=400", cwd=tmp_path, path=tmp_path)
+    done = gongfu(*arguments, f"--engine.model={agent}", "--rollout.max-context=400", cwd=tmp_path)
     assert Path(done.stdout.strip()).name == "report.md"
 
 

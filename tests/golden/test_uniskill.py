@@ -9,11 +9,11 @@ import pytest
 
 from gongfu.core.seeds import rng_for
 from gongfu.methods.uniskill.conformal import Calibration
-from gongfu.methods.uniskill.gate import GATE_RULES, decide
+from gongfu.methods.uniskill.gate import decide
 from gongfu.methods.uniskill.pairing import eligible_probability, make_pairs
 from gongfu.methods.uniskill.records import Alignment, Verdict
-from gongfu.methods.uniskill.rewards import REWARD_RULES, reward
-from uniskill_cases import aligned, group_of, judged, proposal
+from gongfu.methods.uniskill.rewards import reward
+from uniskill_cases import GATE_RULES, REWARD_RULES, aligned, group_of, judged, proposal
 
 VERDICTS = [Verdict(*parts) for parts in product((True, False), (True, False))]
 ALIGNMENTS = [aligned(r) for r in (-1.0, -0.05, -0.01, 0.0, 0.01, 0.05, 1.0)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +71,42 @@ def test_a_missing_file_is_the_same_error_with_and_without_the_sign(gongfu, tmp_
         load_recipe(["seed"])
 
 
+def test_a_folder_is_no_recipe_and_nothing_at_all_is_none(gongfu, tmp_path):
+    code, _, err = gongfu("check", tmp_path)
+    assert code == 2 and "is a folder" in err
+    code, _, err = gongfu("train")
+    assert code == 2 and "give a recipe" in err
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["--engine.device=gpu"], "is no device"),
+        (["--run.start-from=runs/none"], "no checkpoints"),
+        (["--sft.transcripts=none.jsonl"], "no file"),
+        (["--optim.betas=[2,3]"], "less than 1"),
+        (["--method.name=uniskill", "--method.bank=nope://x"], "nope"),
+        (["--suite.name=custom", "--suite.object=json:loads"], "could not be made"),
+    ],
+)
+def test_a_check_finds_what_would_stop_a_run_later(gongfu, settings, said):
+    code, _, err = gongfu("check", *settings)
+    assert code in (1, 2) and said in err and "Traceback" not in err
+
+
+def test_a_custom_suite_lies_in_the_working_directory(gongfu, tmp_path, monkeypatch):
+    (tmp_path / "of_mine.py").write_text("def suite():\n    raise ValueError('no board')\n")
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    code, _, err = gongfu("check", "--suite.name=custom", "--suite.object=of_mine:suite")
+    assert code == 2 and "ValueError: no board" in err
+
+
+def test_a_recipe_for_a_gpu_is_not_wrong_where_there_is_none(gongfu):
+    code, _, err = gongfu("check", "--engine.device=cuda")
+    assert code == 0 and ("shows none" in err) == (not any(Path(p).exists() for p in ("/proc/driver/nvidia", "/dev/kfd")))
+
+
 # The end of training
 
 
@@ -77,7 +115,7 @@ def test_training_with_a_bank_ends_with_its_story_and_the_path_alone_on_standard
     report = make_run(tmp_path / "a") / "report" / "report.md"
     monkeypatch.setattr("gongfu.run.train.train_run", lambda recipe: report)
     monkeypatch.setattr("gongfu.run.train.resume_run", lambda path: report)
-    code, out, err = gongfu("train", *(["--resume", report.parent.parent] if how == "resume" else []))
+    code, out, err = gongfu("train", *(["--resume", report.parent.parent] if how == "resume" else ["--run.steps=1"]))
     assert (code, out) == (0, f"{report}\n")
     assert err.splitlines() == summarize(tmp_path / "a") and len(err.splitlines()) > 5
 
@@ -87,7 +125,7 @@ def test_training_without_a_bank_ends_with_the_path(gongfu, tmp_path, monkeypatc
         folder.append_metrics({"step": 1, "phase": "train", "rollout/success": 0.5, "rollout/skills_shown": 0.0})
     report = tmp_path / "a" / "report" / "report.md"
     monkeypatch.setattr("gongfu.run.train.train_run", lambda recipe: report)
-    assert gongfu("train") == (0, f"{report}\n", "")
+    assert gongfu("train", "--run.steps=1") == (0, f"{report}\n", "")
 
 
 # Evaluation

@@ -50,6 +50,18 @@ def test_create_refuses_a_run_and_a_foreign_folder(path, tmp_path):
     assert not (tmp_path / ".lock").exists()
 
 
+def test_a_run_that_fails_before_it_recorded_anything_leaves_its_name_free(path):
+    with pytest.raises(ZeroDivisionError), make(path) as folder:
+        raise ZeroDivisionError
+    assert not path.exists()
+    with pytest.raises(ZeroDivisionError), make(path) as folder:
+        folder.append_metrics({"step": 0})
+        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError), RunFolder.open(path):
+        raise ZeroDivisionError
+    assert read_metrics(path / "metrics.jsonl") == [{"step": 0}]
+
+
 def test_a_create_that_was_killed_before_run_json_can_be_repeated(path):
     make(path).close()
     for later in ("run.json", "metrics.jsonl"):

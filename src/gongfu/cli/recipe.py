@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from gongfu.config.load import Loaded, load
 from gongfu.config.schema import Recipe
+from gongfu.core.errors import ConfigError
 
 
 def load_recipe(arguments: Sequence[str]) -> Loaded[Recipe]:
@@ -28,6 +30,8 @@ def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             files.append(word[1:])
         elif word.endswith(".toml") and "=" not in word and not is_value:
             files.append(word)
+        elif not is_value and "=" not in word and Path(word).is_dir():
+            raise ConfigError(f"{word} is a folder; name one recipe in it")
         else:
             overrides.append(word)
         is_value = word.startswith("--") and "=" not in word

@@ -16,14 +16,14 @@ console = Console(stderr=True)
 def fail(message: str, *, code: int = 2) -> NoReturn:
     """Print an error and exit: 1 failed, 2 usage or configuration, 3 missing optional dependency."""
     console.print("[red]error[/red]: ", end="")
-    console.print(message, markup=False, highlight=False)
+    console.print(message, markup=False, highlight=False, soft_wrap=True)
     sys.exit(code)
 
 
 def print_table(title: str, columns: list[str], rows: list[list[str]]) -> None:
     table = Table(title=title, title_justify="left")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right")
+        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     Console().print(table)

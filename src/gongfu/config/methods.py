@@ -60,6 +60,8 @@ class ActionConfig(Section):
             raise ValueError('kl.place = "reward" is defined for reinforce++ only; use "loss"')
         if self.advantage == "reinforce++" and self.kl.place == "loss" and self.kl.coefficient:
             raise ValueError('reinforce++ takes its KL in the reward; set kl.place = "reward"')
+        if self.std != "unbiased" and self.advantage != "grpo":
+            raise ValueError(f"std is what GRPO divides by; {self.advantage} does not: leave it out")
         shaped = self.gamma != 1 or self.invalid_penalty or self.format_score is not None or self.cap_invalid
         if shaped and self.advantage == "reinforce++":
             raise ValueError(
@@ -185,7 +187,7 @@ class LifecycleConfig(Section):
 class CalibrationConfig(Section):
     """Probes a few proposals by rollouts, so that the gate's threshold bounds the risk of harmful edits."""
 
-    alpha: Share = 0.0
+    alpha: float = Field(default=0.0, ge=0, lt=1)
     """Largest risk that the next edit is admitted and harmful; 0 = off."""
     every: Positive = 5
     """Steps between probes."""
@@ -269,6 +271,8 @@ class UniSkillConfig(ActionConfig):
                 'with feedback = "outcome" nothing is known of an edit before it is used: set gate.use_align = false and '
                 "reward.partial_when_unscorable = false, and lifecycle.withheld to 1 or more (success without it)"
             )
+        if self.calibration.alpha and not (self.gate.use_align and self.feedback == "align"):
+            raise ValueError("calibration sets the gate's threshold on R_align, which this gate does not use: leave alpha at 0")
         if not (self.train_actor or self.train_proposer):
             raise ValueError("nothing is trained: set train_actor or train_proposer")
         return self

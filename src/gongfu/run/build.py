@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,13 +40,21 @@ def build_suite(config: SuiteConfig) -> Suite:
 
 def _custom_suite(config: CustomSuiteConfig) -> Suite:
     module_name, _, attribute = config.object.partition(":")
+    here = str(Path.cwd())  # a console script does not look into it, `python -m` does
+    if here not in sys.path:
+        sys.path.insert(0, here)
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as e:
         raise ConfigError(
             f'suite.object = "{config.object}": {e}; write it as "package.module:factory" and make the module importable'
         ) from e
-    suite = factory(**config.args)
+    try:
+        suite = factory(**config.args)
+    except Exception as e:
+        raise ConfigError(
+            f"suite.object = {config.object!r} could not be made with suite.args = {config.args}: {type(e).__name__}: {e}"
+        ) from e
     missing = [name for name in ("name", "splits", "max_steps", "tasks", "make", "instructions") if not hasattr(suite, name)]
     if missing:
         raise EnvError(f"the suite made by {config.object} lacks {', '.join(missing)} (see gongfu.envs.protocol.Suite)")

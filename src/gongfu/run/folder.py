@@ -17,6 +17,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import socket
 import sys
 import threading
@@ -55,6 +56,8 @@ class RunFolder:
         self.info: dict[str, Any] = record["info"]
         self._lock = lock
         self._metrics: _LineFile | None = None
+        self._fresh = False
+        """Made by this process."""
         if lock is not None:
             with disk_errors(path):
                 for leftover in [*path.glob(".tmp-*"), *path.glob("trajectories/.tmp-*")]:
@@ -87,7 +90,9 @@ class RunFolder:
             write_atomic(path / "config.toml", config_toml)
             # Last: a folder without run.json is no run yet, and a killed `create` can simply be repeated.
             write_atomic(path / "run.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-            return cls(path, record, lock)
+            folder = cls(path, record, lock)
+            folder._fresh = True
+            return folder
         except BaseException:
             lock.release()
             raise
@@ -178,7 +183,11 @@ class RunFolder:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        """Close it. A new run that failed before it recorded anything is taken away: its name is free again."""
+        begun = self._fresh and exc[0] is not None and not self.metrics_path.stat().st_size
         self.close()
+        if begun:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def _writer(self) -> _LineFile:
         if self._metrics is None:
@@ -292,7 +301,7 @@ class _LineFile:
 
 def _refuse_taken(path: Path) -> None:
     if (path / "run.json").exists():
-        raise RunFolderError(f"{path} already holds a run: go on with --resume {path}, or choose another name")
+        raise RunFolderError(f"{path} already holds a run: go on with --resume {path}, choose another name, or remove it")
     foreign = sorted(p.name for p in path.iterdir() if p.name not in _OWN and not p.name.startswith(".tmp-"))
     if foreign:
         raise RunFolderError(f"{path} is not empty and holds no run (it has {foreign[0]!r}); choose another name")

