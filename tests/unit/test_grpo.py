@@ -18,6 +18,7 @@ from gongfu.rollout.context import TextRules
 from gongfu.rollout.tasks import TaskSampler
 from gongfu.run.build import ACTOR, build_actor, build_engine
 from toy import ToySuite, tiny_agent
+from uniskill_cases import rollout
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,7 @@ def test_success_rises(folder, tmp_path):
         {"advantage": "rloo"},
         {"advantage": "reinforce++", "kl": KLConfig(coefficient=0.05, place="reward")},
         {"advantage": "reinforce++_baseline"},
+        {"advantage": "gigpo", "gamma": 0.9, "anchor_similarity": 0.8},
     ],
 )
 def test_every_estimator_trains_under_every_context(folder, tmp_path, rules, settings):
@@ -174,3 +176,27 @@ def test_warmup_scales_the_first_steps(folder, tmp_path):
         for m in (slow, fast)
     ]
     assert moved[0] < 0.1 * moved[1]
+
+
+def test_gigpo_compares_states_and_not_only_texts():
+    from gongfu.methods.actions import anchors_of, group_metrics
+
+    def episode(number, success, *steps):
+        played = rollout(number, success, "; ".join("go" for _ in steps))
+        turns = [dataclasses.replace(t, observation=seen, actions=a) for t, (seen, a) in zip(played.turns, steps, strict=True)]
+        return dataclasses.replace(played, turns=tuple(turns))
+
+    batch = [
+        episode(0, True, ("Nothing happens.", ("open",)), ("You see mug 1.", ("take",))),
+        episode(1, False, ("Nothing happens.", ("close",)), ("You see mug 2.", ("take",))),
+    ]
+
+    def cells(**settings):
+        return [list(row) for row in anchors_of(batch, GRPOConfig(advantage="gigpo", **settings))]
+
+    plain, state = cells(), cells(anchor="state")
+    assert plain[0][0] == plain[1][0] and plain[0][1] != plain[1][1]
+    assert state[0][0] != state[1][0]
+    alike = cells(anchor_similarity=0.9)
+    assert alike[0] == alike[1]
+    assert group_metrics(batch, GRPOConfig(advantage="gigpo"))["train/anchor_shared_steps"] == 0.5

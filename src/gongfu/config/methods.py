@@ -23,13 +23,20 @@ class ActionConfig(Section):
     """Tasks a step."""
     group_size: Positive = 8
     """Rollouts of each task."""
-    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline"] = "grpo"
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline", "gigpo"] = "grpo"
     std: Literal["unbiased", "population", "none"] = "unbiased"
-    """Deviation that GRPO divides by."""
+    """Deviation that GRPO and GiGPO divide by."""
+    step_weight: float = Field(default=1.0, ge=0)
+    """GiGPO's ω: weight of the step term beside the episode term."""
+    anchor: Literal["observation", "state"] = "observation"
+    """GiGPO: which steps are compared. observation: those that saw the same text. state: and had the same admissible actions,
+    so that "Nothing happens." in two places is not one state."""
+    anchor_similarity: float = Field(default=1.0, gt=0, le=1)
+    """GiGPO: how alike the texts of two steps must be to be one state; 1 = equal."""
     statistics: Literal["trajectory", "step"] = "trajectory"
     """Unit over which group mean and deviation are taken: each episode once, or once per step it took."""
     gamma: float = Field(default=1.0, gt=0, le=1)
-    """Discount of step returns; 1 = every step is paid the episode's score."""
+    """Discount of step returns; 1 = every step is paid the episode's score. GiGPO discounts its step term only."""
     invalid_penalty: float = Field(default=0.0, ge=0)
     """Taken off the return of every step whose action was invalid."""
     format_score: float | None = None
@@ -52,7 +59,7 @@ class ActionConfig(Section):
 
     @model_validator(mode="after")
     def _fits(self) -> ActionConfig:
-        if self.group_size == 1 and self.advantage in ("grpo", "dr_grpo", "rloo", "reinforce++_baseline"):
+        if self.group_size == 1 and self.advantage in ("grpo", "dr_grpo", "rloo", "reinforce++_baseline", "gigpo"):
             raise ValueError(f"group_size 1 gives every advantage 0 under {self.advantage}; use at least 2, or reinforce++")
         if self.dual_clip and self.dual_clip <= 1:
             raise ValueError(f"dual_clip must be above 1 or 0 (off), got {self.dual_clip}")
@@ -60,8 +67,13 @@ class ActionConfig(Section):
             raise ValueError('kl.place = "reward" is defined for reinforce++ only; use "loss"')
         if self.advantage == "reinforce++" and self.kl.place == "loss" and self.kl.coefficient:
             raise ValueError('reinforce++ takes its KL in the reward; set kl.place = "reward"')
-        if self.std != "unbiased" and self.advantage != "grpo":
-            raise ValueError(f"std is what GRPO divides by; {self.advantage} does not: leave it out")
+        if self.std != "unbiased" and self.advantage not in ("grpo", "gigpo"):
+            raise ValueError(f"std is what GRPO and GiGPO divide by; {self.advantage} does not: leave it out")
+        anchored = self.step_weight != 1 or self.anchor != "observation" or self.anchor_similarity != 1
+        if anchored and self.advantage != "gigpo":
+            raise ValueError(
+                'step_weight, anchor and anchor_similarity are of GiGPO: set advantage = "gigpo", or leave them out'
+            )
         shaped = self.gamma != 1 or self.invalid_penalty or self.format_score is not None or self.cap_invalid
         if shaped and self.advantage == "reinforce++":
             raise ValueError(
@@ -71,7 +83,7 @@ class ActionConfig(Section):
 
 
 class GRPOConfig(ActionConfig):
-    """GRPO (arXiv 2402.03300), Dr.GRPO, RLOO, REINFORCE++: actions only, no skill bank."""
+    """GRPO (arXiv 2402.03300), Dr.GRPO, RLOO, REINFORCE++, GiGPO: actions only, no skill bank."""
 
     name: Literal["grpo"] = "grpo"
 

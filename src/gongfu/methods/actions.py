@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from gongfu.config.methods import ActionConfig
 from gongfu.core.records import Trajectory
 from gongfu.credit import advantages as estimators
 from gongfu.credit.batch import Example
+from gongfu.credit.gigpo import anchor_groups, gigpo, merge_similar
 from gongfu.credit.losses import PolicyLossConfig
 from gongfu.engine.protocol import Engine
 from gongfu.methods.update import Actions, TokenRow, token_rows
@@ -81,14 +82,34 @@ def _token_advantages(
         case "reinforce++_baseline":
             counts = [_tokens_per_turn(t, rows[t.id]) for t in batch]
             steps = estimators.reinforce_plus_plus_baseline(returns, groups, tokens=counts, statistics=s.statistics)
+        case "gigpo":
+            episodes = [returns_of(t, s, gamma=1.0) for t in batch]
+            steps = gigpo(
+                episodes, returns, anchors_of(batch, s), groups, omega=s.step_weight, std=s.std, statistics=s.statistics
+            )
     if s.cap_invalid:
         valid = [np.array([turn.validity.ok for turn in t.turns]) for t in batch]
         steps = [np.where(ok, values, np.minimum(values, 0.0)) for ok, values in zip(valid, steps, strict=True)]
     return {r.row.id: tuple(float(steps[i][turn]) for turn in r.turns) for i, t in enumerate(batch) for r in rows[t.id]}
 
 
-def returns_of(trajectory: Trajectory, settings: ActionConfig) -> list[float]:
-    """Return of every step: the discounted score at the end, less the penalty of an invalid action."""
+def anchors_of(batch: Sequence[Trajectory], s: ActionConfig) -> Sequence[Sequence[Hashable]]:
+    """The state of every step, as GiGPO compares them."""
+    states: list[list[Hashable]] = [[turn.observation for turn in t.turns] for t in batch]
+    if s.anchor_similarity < 1:
+        texts = [[turn.observation for turn in t.turns] for t in batch]
+        states = [list(numbers) for numbers in merge_similar(texts, [t.group for t in batch], s.anchor_similarity)]
+    if s.anchor == "state":
+        return [
+            [(seen, turn.actions) for seen, turn in zip(row, t.turns, strict=True)]
+            for row, t in zip(states, batch, strict=True)
+        ]
+    return states
+
+
+def returns_of(trajectory: Trajectory, settings: ActionConfig, gamma: float | None = None) -> list[float]:
+    """Return of every step: the discounted score at the end (by `settings.gamma`), less the penalty of an invalid action."""
+    gamma = settings.gamma if gamma is None else gamma
     last = len(trajectory.turns) - 1
     returns = []
     for i, turn in enumerate(trajectory.turns):
@@ -96,7 +117,7 @@ def returns_of(trajectory: Trajectory, settings: ActionConfig) -> list[float]:
             returns.append(settings.format_score)
         else:
             penalty = 0.0 if turn.validity.ok else settings.invalid_penalty
-            returns.append(trajectory.score * settings.gamma ** (last - i) - penalty)
+            returns.append(trajectory.score * gamma ** (last - i) - penalty)
     return returns
 
 
@@ -141,6 +162,19 @@ def group_metrics(batch: Sequence[Trajectory], settings: ActionConfig) -> dict[s
         "train/zero_variance_groups": float(len(dead)),
         "train/all_fail_groups": float(sum(max(s) == 0 for s in scores.values())),
         "train/all_pass_groups": float(sum(min(s) == 1 for s in scores.values())),
+        **(_anchor_metrics(batch, settings) if settings.advantage == "gigpo" else {}),
+    }
+
+
+def _anchor_metrics(batch: Sequence[Trajectory], settings: ActionConfig) -> dict[str, float]:
+    """How much GiGPO's step term had to compare."""
+    groups, lengths = [t.group for t in batch], [len(t.turns) for t in batch]
+    sizes = [len(cell) for cell in anchor_groups(anchors_of(batch, settings), groups, lengths)]
+    shared = sum(size for size in sizes if size > 1)
+    return {
+        "train/anchor_groups": float(len(sizes)),
+        "train/anchor_size": sum(sizes) / max(1, len(sizes)),
+        "train/anchor_shared_steps": shared / max(1, sum(sizes)),
     }
 
 
