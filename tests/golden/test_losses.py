@@ -51,6 +51,27 @@ def test_clipping(advantage, ratio, loss, gradient, acting):
     assert metrics["actor/log_ratio_abs"] == pytest.approx(abs(math.log(ratio)))
 
 
+@pytest.mark.parametrize(("advantage", "loss", "moves"), [(1.0, -1.0004, False), (-1.0, 1.0050125, True)])
+def test_the_ratio_of_a_sequence(advantage, loss, moves):
+    """Log-ratios 0.02 and -0.01: s = exp(0.005) = 1.00501, clipped to 1.0004 where the advantage is positive."""
+    logprobs = at_ratios(math.exp(0.02), math.exp(-0.01))
+    config = PolicyLossConfig(clip_low=3e-4, clip_high=4e-4, ratio="sequence", aggregation="seq-mean-token-mean")
+    got, metrics = policy_loss([example("r", [advantage] * 2)], config)([row("r", 2)], [logprobs])
+    got.backward()
+    assert got.item() == pytest.approx(loss, abs=1e-6)
+    assert logprobs.grad.tolist() == pytest.approx([1.0050125 / 2 if moves else 0.0] * 2, abs=1e-6)
+    assert metrics["actor/clip_high"] == (0.0 if moves else 1.0)
+
+
+def test_every_row_has_its_own_sequence_ratio_however_the_batch_is_split():
+    config = PolicyLossConfig(ratio="sequence", aggregation="seq-mean-token-mean")
+    compute = policy_loss([example("a", [-1.0] * 2), example("b", [-1.0])], config)
+    a, b = at_ratios(1.1, 0.9), at_ratios(1.05)
+    whole = compute([row("a", 2), row("b", 1)], [a, b])[0].item()
+    assert whole == pytest.approx(compute([row("a", 2)], [a])[0].item() + compute([row("b", 1)], [b])[0].item())
+    assert whole == pytest.approx((math.sqrt(1.1 * 0.9) + 1.05) / 2)
+
+
 def test_without_dual_clip_the_loss_is_unbounded():
     got, metrics = policy_loss([example("r", [-1.0])], PolicyLossConfig())([row("r", 1)], [at_ratios(5.0)])
     assert got.item() == pytest.approx(5.0)

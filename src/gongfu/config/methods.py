@@ -48,6 +48,9 @@ class ActionConfig(Section):
     """Optimiser steps per epoch."""
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     clip_high: float = Field(default=0.2, gt=0)
+    ratio: Literal["token", "sequence"] = "token"
+    """What is clipped: the ratio of every token, or that of the row, the geometric mean of its tokens' (GSPO, arXiv 2507.18071;
+    its clips are some 3e-4 and 4e-4, with aggregation seq-mean-token-mean)."""
     dual_clip: float = Field(default=0.0, ge=0)
     """Bound c > 1 on the ratio for negative advantages; 0 = off."""
     aggregation: Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"] = "token-mean"
@@ -63,6 +66,8 @@ class ActionConfig(Section):
             raise ValueError(f"group_size 1 gives every advantage 0 under {self.advantage}; use at least 2, or reinforce++")
         if self.dual_clip and self.dual_clip <= 1:
             raise ValueError(f"dual_clip must be above 1 or 0 (off), got {self.dual_clip}")
+        if self.ratio == "sequence" and (self.dual_clip or self.aggregation != "seq-mean-token-mean"):
+            raise ValueError('ratio = "sequence" needs dual_clip = 0 and aggregation = "seq-mean-token-mean"')
         if self.kl.place == "reward" and self.advantage != "reinforce++":
             raise ValueError('kl.place = "reward" is defined for reinforce++ only; use "loss"')
         if self.advantage == "reinforce++" and self.kl.place == "loss" and self.kl.coefficient:

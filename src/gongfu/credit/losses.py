@@ -45,6 +45,8 @@ class PolicyLossConfig:
     clip_high: float = 0.2
     dual_clip: float = 0.0
     """Bound c > 1 on the ratio where the advantage is negative; 0 = off."""
+    ratio: Literal["token", "sequence"] = "token"
+    """What is clipped: every token's ratio, or that of its row, the mean of their logarithms (GSPO)."""
     aggregation: Aggregation = "token-mean"
     norm_length: int | None = None
     """Constant C in tokens, for seq-mean-token-sum-norm."""
@@ -57,6 +59,10 @@ class PolicyLossConfig:
             raise CreditError(f"clip_low must lie in (0, 1) and clip_high above 0, got {self.clip_low} and {self.clip_high}")
         if self.dual_clip and not self.dual_clip > 1:
             raise CreditError(f"dual_clip must be above 1, or 0 for off, got {self.dual_clip}")
+        if self.ratio not in ("token", "sequence"):
+            raise CreditError(f"unknown ratio {self.ratio!r}; known: token, sequence")
+        if self.ratio == "sequence" and self.dual_clip:
+            raise CreditError("a sequence's ratio has no dual clip (GSPO defines none); set dual_clip = 0")
         if not (math.isfinite(self.kl_coefficient) and self.kl_coefficient >= 0):
             raise CreditError(f"kl_coefficient must be finite and not negative, got {self.kl_coefficient}")
         if self.kl_estimator not in ("k1", "k2", "k3"):
@@ -78,6 +84,14 @@ def clipped_surrogate(
     high = (advantages > 0) & (ratio > 1 + clip_high)
     dual = negative & (ratio > dual_clip) if dual_clip else torch.zeros_like(negative)
     return torch.where(dual, -advantages * dual_clip, loss), low, high, dual
+
+
+def sequence_log_ratio(log_ratio: Tensor, lengths: Sequence[int]) -> Tensor:
+    """GSPO's ratio (arXiv 2507.18071 eq. 7 and 14), as logarithms: every token of a row takes the mean of the row's, and keeps
+    the gradient of its own log-prob. `log_ratio` holds the tokens of all rows, `lengths` of them each.
+    """
+    means = torch.cat([part.detach().mean().expand(len(part)) for part in log_ratio.split(list(lengths))])
+    return means + log_ratio - log_ratio.detach()
 
 
 def kl_estimate(log_ratio: Tensor, estimator: KLEstimator) -> Tensor:
@@ -148,8 +162,9 @@ class PolicyLoss:
 
         scale = flat([[self._scales[row.id]] * row.targets for row in rows])
         log_ratio = current - flat([e.old_logprobs for e in examples])
+        paid = log_ratio if config.ratio == "token" else sequence_log_ratio(log_ratio, [row.targets for row in rows])
         surrogate, low, high, dual = clipped_surrogate(
-            log_ratio,
+            paid,
             flat([e.advantages for e in examples]),
             clip_low=config.clip_low,
             clip_high=config.clip_high,

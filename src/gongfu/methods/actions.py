@@ -31,6 +31,7 @@ def policy_config(s: ActionConfig) -> PolicyLossConfig:
         clip_low=s.clip_low,
         clip_high=s.clip_high,
         dual_clip=s.dual_clip,
+        ratio=s.ratio,
         aggregation=s.aggregation,
         norm_length=s.norm_length,
         kl_coefficient=s.kl.coefficient if in_loss else 0.0,
