@@ -1,12 +1,12 @@
 """Does UniSkill make nano better at household tasks it has not seen, and better than training its actions alone?
 
-Arms: `plus` (recipes/uniskill-household-nano.toml) and `actor-only` (GRPO with as many rollouts, steps and tasks: no bank, no
+Arms: `plus` (recipes/uniskill-household-nano.toml) and `grpo` (as many rollouts, steps and the same tasks: no bank, no
 proposals), and on demand the peers and ablations of recipes/uniskill/peers, as `peers/NAME`. All take the same steps; rollouts
 that value proposals come on top (peers/rollout-valued).
 
 Held out are new homes of the families that training shows ("seen") and homes of other families ("unseen"), 200 fixed tasks
 each. Every final policy plays them without skills, and with those that its bank shows. `difference` is an arm's success less
-that of actor-only on the same tasks, both averaged over seeds, with a paired bootstrap over tasks.
+that of grpo on the same tasks, both averaged over seeds, with a paired bootstrap over tasks.
 
     python learning/uniskill_household_nano.py                                          # 2 arms x 3 seeds
     python learning/uniskill_household_nano.py --peers frozen-writer no-r-align
@@ -32,8 +32,12 @@ from gongfu.run.evaluate import evaluate_runs
 from gongfu.run.folder import read_metrics, write_atomic
 from gongfu.run.stats import paired_bootstrap, wilson
 
-ARMS = {"plus": "uniskill-household-nano.toml", "actor-only": "grpo/household-nano.toml"}
-PEERS = {path.stem: f"uniskill/peers/{path.name}" for path in sorted((ROOT / "recipes" / "uniskill" / "peers").glob("*.toml"))}
+ARMS = {"plus": "uniskill-household-nano.toml", "grpo": "uniskill/peers/grpo.toml"}
+PEERS = {
+    path.stem: f"uniskill/peers/{path.name}"
+    for path in sorted((ROOT / "recipes" / "uniskill" / "peers").glob("*.toml"))
+    if path.stem != "grpo"
+}
 SPLITS = ("seen", "unseen")
 TASKS = 200
 RUNS = Path("runs/learn-uniskill-nano")
@@ -66,7 +70,7 @@ def main() -> None:
     found = {
         arm: {
             "mean": mean_shares(won[arm]),
-            "difference": {} if arm == "actor-only" else differences(won[arm], won["actor-only"]),
+            "difference": {} if arm == "grpo" else differences(won[arm], won["grpo"]),
             "seeds": [{"seed": s, **shares(w)} for s, w in zip(options.seeds, won[arm], strict=True)],
             "step_s": round(median(s for run in runs[arm] for s in step_seconds(run)), 2),
             "recipe": name,
