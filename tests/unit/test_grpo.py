@@ -11,7 +11,7 @@ from gongfu.core.errors import EngineError, EnvError
 from gongfu.engine.protocol import OptimParams
 from gongfu.envs.runner import InlineRunner
 from gongfu.methods.actions import action_part, returns_of
-from gongfu.methods.grpo import GRPO
+from gongfu.methods.grpo import GRPO, _live, _trimmed
 from gongfu.methods.update import token_rows
 from gongfu.rollout.collector import Collector, lost
 from gongfu.rollout.context import TextRules
@@ -200,3 +200,59 @@ def test_gigpo_compares_states_and_not_only_texts():
     alike = cells(anchor_similarity=0.9)
     assert alike[0] == alike[1]
     assert group_metrics(batch, GRPOConfig(advantage="gigpo"))["train/anchor_shared_steps"] == 0.5
+
+
+class Scripted:
+    """A collector whose groups end as told: one list of successes a task, round after round."""
+
+    def __init__(self, *rounds):
+        self.rounds, self.played = list(rounds), []
+
+    def collect(self, actor, tasks, *, group_size, step, concurrency):
+        told = self.rounds[len(self.played)]
+        self.played.append([task.id for task in tasks])
+        return [
+            rollout(k, success, group=f"{step}:{task.id}")
+            for task, successes in zip(tasks, told, strict=False)
+            for k, success in enumerate(successes)
+        ]
+
+
+FLAT, MIXED = [True, True, True, True], [True, False, True, False]
+
+
+def test_dynamic_sampling_plays_on_until_enough_groups_teach_something(folder, tmp_path):
+    method = make(folder, tmp_path, dynamic_rounds=3)
+    method.collector = Scripted([FLAT, MIXED, FLAT], [MIXED, MIXED, MIXED], [MIXED] * 3)
+    played, rounds = method._play(0)
+    assert rounds == 1 and len(method.collector.played) == 2
+    assert not set(method.collector.played[0]) & set(method.collector.played[1])  # no task twice
+    trained = _trimmed(played, 3)
+    assert len({t.group for t in trained}) == 3 and len(_live(played)) == 4  # the surplus is left out
+
+
+def test_dynamic_sampling_stops_at_its_bound_and_can_be_off(folder, tmp_path):
+    method = make(folder, tmp_path, dynamic_rounds=2)
+    method.collector = Scripted(*[[FLAT] * 3] * 4)
+    assert method._play(0)[1] == 2 and len(method.collector.played) == 3
+    off = make(folder, tmp_path / "off")
+    off.collector = Scripted([FLAT] * 3)
+    assert off._play(0)[1] == 0 and len(off.collector.played) == 1
+
+
+def test_penalties_do_not_make_a_group_live():
+    from gongfu.core.records import Validity
+
+    odd = dataclasses.replace(rollout(0, False).turns[0], validity=Validity(True, False))
+    batch = [dataclasses.replace(rollout(0, False), turns=(odd,)), rollout(1, False)]
+    assert _live(batch) == []
+
+
+@pytest.mark.parametrize(("tokens", "penalty"), [(16384, 0.0), (18432, 0.5), (20480, 1.0), (30000, 1.0)])
+def test_overlong_responses_are_punished_softly(tokens, penalty):
+    from gongfu.core.records import Call
+
+    call = Call("actor", "actor", 0, (1,), (2,) * tokens, (-1.0,) * tokens, "", "stop")
+    turn = dataclasses.replace(rollout(0, True).turns[0], call=call)
+    settings = GRPOConfig(overlong_from=16384, overlong_to=20480)
+    assert returns_of(dataclasses.replace(rollout(0, True), turns=(turn,)), settings) == [1.0 - penalty]

@@ -43,6 +43,10 @@ class ActionConfig(Section):
     """Return of a step whose answer had a wrong format, in place of all it would have earned; None = as `invalid_penalty`."""
     cap_invalid: bool = False
     """Never let an invalid action have a positive advantage."""
+    overlong_from: int = Field(default=0, ge=0)
+    """Tokens of a response beyond which its step's return falls, linearly, by 1 at `overlong_to` (DAPO's soft punishment)."""
+    overlong_to: int = Field(default=0, ge=0)
+    """0 = off."""
     epochs: Positive = 1
     minibatches: Positive = 1
     """Optimiser steps per epoch."""
@@ -79,10 +83,16 @@ class ActionConfig(Section):
             raise ValueError(
                 'step_weight, anchor and anchor_similarity are of GiGPO: set advantage = "gigpo", or leave them out'
             )
-        shaped = self.gamma != 1 or self.invalid_penalty or self.format_score is not None or self.cap_invalid
+        if self.overlong_to and self.overlong_from >= self.overlong_to:
+            raise ValueError(f"overlong_from ({self.overlong_from}) must be smaller than overlong_to ({self.overlong_to})")
+        if self.overlong_from and not self.overlong_to:
+            raise ValueError("overlong_from does nothing without overlong_to")
+        shaped = (
+            self.overlong_to or self.gamma != 1 or self.invalid_penalty or self.format_score is not None or self.cap_invalid
+        )
         if shaped and self.advantage == "reinforce++":
             raise ValueError(
-                "gamma, invalid_penalty, format_score and cap_invalid are not used by reinforce++; leave them at their defaults"
+                "gamma, invalid_penalty, format_score, cap_invalid and overlong are not used by reinforce++; leave them out"
             )
         return self
 
@@ -91,6 +101,9 @@ class GRPOConfig(ActionConfig):
     """GRPO (arXiv 2402.03300), Dr.GRPO, RLOO, REINFORCE++, GiGPO: actions only, no skill bank."""
 
     name: Literal["grpo"] = "grpo"
+    dynamic_rounds: int = Field(default=0, ge=0)
+    """Dynamic sampling (DAPO, arXiv 2503.14476): at most so many further rounds of tasks, until `tasks` groups hold different
+    scores; what is beyond that number is not trained on. 0 = off."""
 
 
 class ProposerConfig(Section):

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 from gongfu.config.methods import ActionConfig
-from gongfu.core.records import Trajectory
+from gongfu.core.records import Trajectory, Turn
 from gongfu.credit import advantages as estimators
 from gongfu.credit.batch import Example
 from gongfu.credit.gigpo import anchor_groups, gigpo, merge_similar
@@ -109,7 +109,7 @@ def anchors_of(batch: Sequence[Trajectory], s: ActionConfig) -> Sequence[Sequenc
 
 
 def returns_of(trajectory: Trajectory, settings: ActionConfig, gamma: float | None = None) -> list[float]:
-    """Return of every step: the discounted score at the end (by `settings.gamma`), less the penalty of an invalid action."""
+    """Return of every step: the discounted score at the end (by `settings.gamma`), less the penalties of its own action."""
     gamma = settings.gamma if gamma is None else gamma
     last = len(trajectory.turns) - 1
     returns = []
@@ -117,9 +117,17 @@ def returns_of(trajectory: Trajectory, settings: ActionConfig, gamma: float | No
         if settings.format_score is not None and not turn.validity.format:
             returns.append(settings.format_score)
         else:
-            penalty = 0.0 if turn.validity.ok else settings.invalid_penalty
+            penalty = (0.0 if turn.validity.ok else settings.invalid_penalty) + _overlong(turn, settings)
             returns.append(trajectory.score * gamma ** (last - i) - penalty)
     return returns
+
+
+def _overlong(turn: Turn, settings: ActionConfig) -> float:
+    """DAPO's soft punishment of a response (arXiv 2503.14476 eq. 13): 0 up to `overlong_from` tokens, 1 at `overlong_to`."""
+    if not settings.overlong_to or turn.call is None:
+        return 0.0
+    over = (len(turn.call.response) - settings.overlong_from) / (settings.overlong_to - settings.overlong_from)
+    return min(max(over, 0.0), 1.0)
 
 
 def _reinforce_plus_plus(

@@ -1,18 +1,20 @@
 """Group-relative policy optimisation (GRPO, DeepSeekMath arXiv 2402.03300) and its relatives, for multi-turn agents.
 
 One step: draw tasks, play a group of rollouts of each, credit every rollout against its group, update once, publish.
-Dr.GRPO, RLOO, REINFORCE++ and REINFORCE++-baseline differ in the estimator of the advantage only.
+Dr.GRPO, RLOO, REINFORCE++, REINFORCE++-baseline and GiGPO differ in the estimator of the advantage only, GSPO in the ratio;
+DAPO also plays further tasks for those whose rollouts all end alike.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gongfu.config.methods import ActionConfig
-from gongfu.core.seeds import rng_for
+from gongfu.config.methods import GRPOConfig
+from gongfu.core.records import Trajectory
+from gongfu.core.seeds import rng_for, seed_for
 from gongfu.engine.protocol import Engine, OptimParams
 from gongfu.methods.actions import action_part, group_metrics
 from gongfu.methods.base import StepReport
@@ -29,7 +31,7 @@ class GRPO:
     collector: Collector
     actor: Actor
     tasks: TaskSampler
-    settings: ActionConfig
+    settings: GRPOConfig
     optim: OptimParams
     warmup_steps: int
     seed: int
@@ -43,13 +45,14 @@ class GRPO:
     def step(self, k: int) -> StepReport:
         s = self.settings
         started = time.perf_counter()
-        played = self.collector.collect(
-            self.actor, self.tasks.draw(k, s.tasks), group_size=s.group_size, step=k, concurrency=self.concurrency
-        )
+        played, rounds = self._play(k)
         collected = time.perf_counter()
         batch = [t for t in played if not lost(t) and t.turns]
-        actions = action_part(batch, s, self.engine)
         metrics = {**rollout_metrics(played), **group_metrics(batch, s)}
+        if s.dynamic_rounds:
+            batch = _trimmed(batch, s.tasks)
+            metrics["train/dynamic_rounds"] = float(rounds)
+        actions = action_part(batch, s, self.engine)
         if actions:
             metrics |= update(
                 self.engine,
@@ -69,9 +72,42 @@ class GRPO:
         metrics |= {"time/rollout_s": collected - started, "time/train_s": ended - collected, "time/step_s": ended - started}
         return StepReport(metrics, tuple(played))
 
+    def _play(self, k: int) -> tuple[list[Trajectory], int]:
+        """The rollouts of a step and how many further rounds they took: one task is never played twice."""
+        s = self.settings
+        played: list[Trajectory] = []
+        seen: set[str] = set()
+        for n in range(s.dynamic_rounds + 1):
+            drawn = self.tasks.draw(k, s.tasks) if n == 0 else self.extra.draw(k * s.dynamic_rounds + n - 1, s.tasks)
+            tasks = [task for task in drawn if task.id not in seen] if n else drawn
+            seen |= {task.id for task in tasks}
+            played += self.collector.collect(self.actor, tasks, group_size=s.group_size, step=k, concurrency=self.concurrency)
+            if len(_live([t for t in played if not lost(t) and t.turns])) >= s.tasks:
+                return played, n
+        return played, s.dynamic_rounds
+
+    @property
+    def extra(self) -> TaskSampler:
+        """An order of its own, so that further rounds change no later step."""
+        return TaskSampler(self.tasks.tasks, seed_for(self.seed, purpose="dynamic sampling"))
+
     def state(self) -> dict[str, Any]:
         """Nothing: every random choice is keyed by (seed, step)."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         del state
+
+
+def _live(batch: Sequence[Trajectory]) -> list[str]:
+    """The groups with different scores: those of the task itself, before any penalty."""
+    scores: dict[str, set[float]] = {}
+    for t in batch:
+        scores.setdefault(t.group, set()).add(t.score)
+    return [group for group, found in scores.items() if len(found) > 1]
+
+
+def _trimmed(batch: Sequence[Trajectory], count: int) -> list[Trajectory]:
+    """The rollouts of the first `count` groups that teach something."""
+    kept = set(_live(batch)[:count])
+    return [t for t in batch if t.group in kept]
