@@ -32,7 +32,8 @@ class TextRules:
     list_actions: bool = False
     """Whether each observation is followed by the admissible actions."""
     remind: bool = False
-    """Whether every observation of an appended conversation ends with the task (a window prompt always states it)."""
+    """Whether every observation of an appended conversation ends with the task and the skills (a window prompt always states
+    them)."""
 
     def system(self, suite_instructions: str) -> str | None:
         return f"{suite_instructions}\n{instruction(self.format)}" if self.instructions else None
@@ -70,7 +71,7 @@ class Context:
             if self._open:
                 self._ids.append(self.tokenizer.stop_ids[0])
             if self.rules.remind:
-                text += f"\n{_task(self.task)}"
+                text = "\n".join([text, _task(self.task), *self._skills()])
             self._ids.extend(self.tokenizer.encode(gap[0] + text + gap[1]))
 
     def prompt(self) -> tuple[int, ...]:
