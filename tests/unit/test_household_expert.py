@@ -68,26 +68,6 @@ def test_recovers_from_noise() -> None:
     assert mean(noisy) > mean(steps_needed(ALL_TASKS[:90]))  # the noise is real
 
 
-def test_who_wanders_looks_elsewhere_first_and_then_where_things_are_kept() -> None:
-    strayed, trusted = 0, []
-    for task in ALL_TASKS[:60]:
-        usual = SUITE.family(task).habits[read_goal(task.goal).object]
-        env, expert = SUITE.make(task), SUITE.expert(task, random.Random(0), habits=True, wander=3)
-        observation, marks = env.reset(), 0
-        while True:
-            action = expert.act(observation)
-            if not expert.explored:
-                break
-            assert usual not in action.split()
-            marks += 1
-            observation = env.step(action).observation
-        strayed += marks
-        trusted.append(usual in action.split())
-        assert marks <= 3
-        assert play(SUITE.make(task), SUITE.expert(task, random.Random(0), habits=True, wander=3))[1]
-    assert strayed > 100 and mean(trusted) > 0.7  # the others found the object on the way
-
-
 def test_noise_shows_refused_actions_too() -> None:
     refused = 0
     for task in ALL_TASKS[:20]:

@@ -113,7 +113,7 @@ class RolloutConfig(Section):
     list_actions: bool = False
     """Show the admissible actions with every observation."""
     remind: bool = False
-    """End every observation of an appended conversation with the task and the skills: small models look back less."""
+    """End every observation of an appended conversation with the task: small models then need not look far back."""
     mode: Literal["generate", "choose"] = "generate"
     """choose: sample among the admissible actions by their log-probs; trained by log p(action | the list), see
     docs/decisions/0005."""
@@ -159,9 +159,6 @@ class SkillMixConfig(Section):
     vague: float = Field(default=0.1, ge=0)
     instance: float = Field(default=0.05, ge=0)
     irrelevant: float = Field(default=0.15, ge=0)
-    wander: Share = 0.0
-    """Share of these episodes that begin with a search elsewhere (1 to 8 steps, not imitated): a skill is then followed at any
-    time, and not in the first step only."""
     proposals: float = Field(default=0.0, ge=0, lt=1)
     """Share of training rows that are proposals of a skill edit in place of episodes, written by the teacher."""
 

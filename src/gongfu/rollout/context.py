@@ -32,8 +32,7 @@ class TextRules:
     list_actions: bool = False
     """Whether each observation is followed by the admissible actions."""
     remind: bool = False
-    """Whether every observation of an appended conversation ends with the task and the skills (a window prompt always states
-    them)."""
+    """Whether every observation of an appended conversation ends with the task (a window prompt always states it)."""
 
     def system(self, suite_instructions: str) -> str | None:
         return f"{suite_instructions}\n{instruction(self.format)}" if self.instructions else None
@@ -71,7 +70,7 @@ class Context:
             if self._open:
                 self._ids.append(self.tokenizer.stop_ids[0])
             if self.rules.remind:
-                text = "\n".join([text, _task(self.task), *self._skills()])
+                text += f"\n{_task(self.task)}"
             self._ids.extend(self.tokenizer.encode(gap[0] + text + gap[1]))
 
     def prompt(self) -> tuple[int, ...]:

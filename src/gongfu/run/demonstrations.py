@@ -15,9 +15,6 @@ from gongfu.rollout.actor import ExpertFor, RandomActor, ScriptedActor
 from gongfu.rollout.collector import Collector
 from gongfu.rollout.tasks import TaskSampler
 
-LONGEST_WANDER = 8
-"""Steps of search elsewhere before an expert follows a skill."""
-
 
 def advice_for(suite: Suite, mix: SkillMixConfig, tasks: Sequence[Task], *, seed: int, step: int) -> dict[str, Advice]:
     """Task id -> the skill that its prompt shows, for a share of the tasks. Raises ConfigError if the suite has no teacher."""
@@ -36,18 +33,12 @@ def advice_for(suite: Suite, mix: SkillMixConfig, tasks: Sequence[Task], *, seed
 
 
 def expert_for(
-    suite: Suite,
-    seed: int,
-    *,
-    noise: float = 0.0,
-    informed_share: float = 0.0,
-    advice: Mapping[str, Advice] | None = None,
-    wander: float = 0.0,
+    suite: Suite, seed: int, *, noise: float = 0.0, informed_share: float = 0.0, advice: Mapping[str, Advice] | None = None
 ) -> ExpertFor:
     """Fresh experts of the suite, each with its own seeded order of search and noise.
 
     `informed_share` of them know the habits of the home (suites whose expert takes `habits`); those who are shown advice
-    (task id -> advice) that says something believe that instead, a share `wander` of them after a search elsewhere.
+    (task id -> advice) that says something believe that instead.
     """
     make = getattr(suite, "expert", None)
     if make is None:
@@ -59,8 +50,6 @@ def expert_for(
         knows: dict[str, Any] = {"habits": True} if informed_share and rng.random() < informed_share else {}
         if task.id in advice and advice[task.id].belief:
             knows = {"habits": advice[task.id].belief}
-            if wander and rng.random() < wander:
-                knows["wander"] = rng.randint(1, LONGEST_WANDER)
         return make(task, rng, noise=noise, **knows)
 
     return expert
@@ -79,9 +68,8 @@ def demonstrate(
     step: int = 0,
 ) -> list[Trajectory]:
     """One expert episode of each task (unsuccessful ones included), a share of them with a skill in the prompt."""
-    mix = skills or SkillMixConfig()
-    advice = advice_for(suite, mix, tasks, seed=seed, step=step)
-    experts = expert_for(suite, seed + step, noise=noise, informed_share=informed_share, advice=advice, wander=mix.wander)
+    advice = advice_for(suite, skills or SkillMixConfig(), tasks, seed=seed, step=step)
+    experts = expert_for(suite, seed + step, noise=noise, informed_share=informed_share, advice=advice)
     actor = ScriptedActor(tokenizer, experts, format=collector.rules.format)
     return collector.collect(actor, tasks, step=step, skills=shown(tasks, advice))
 

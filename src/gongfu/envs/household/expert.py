@@ -78,19 +78,15 @@ class HouseholdExpert:
 
     `habits` (type of object -> type of receptacle) puts the places where an object is usually kept first in the search.
     `noise` is the probability, at each step, of a random action instead: one that is or was admissible in this episode, so
-    that refused actions, and the way out of them, are shown too. For its first `wander` steps of search it looks where it does
-    not expect the object (these count as noise): so what it believes is acted on at any time, and not in the first step only.
+    that refused actions, and the way out of them, are shown too.
     """
 
-    def __init__(
-        self, rng: random.Random, *, habits: Mapping[str, str] | None = None, noise: float = 0.0, wander: int = 0
-    ) -> None:
+    def __init__(self, rng: random.Random, *, habits: Mapping[str, str] | None = None, noise: float = 0.0) -> None:
         if not 0 <= noise <= 1:
             raise ValueError(f"noise is a probability, got {noise}")
         self._rng = rng
         self._habits = habits or {}
         self._noise = noise
-        self._wander = wander
         self._known: set[str] = set()
         self.explored = False
         """Whether the last action was noise: not a thing to imitate."""
@@ -213,13 +209,7 @@ class HouseholdExpert:
         if not unseen:
             self._seen.clear()
             unseen = self._order
-        expected = next((r for r in unseen if _type(r) == usual), "")
-        elsewhere = next((r for r in unseen if _type(r) != usual), "")
-        strays = bool(self._wander and expected and elsewhere)
-        if strays:
-            self._wander -= 1
-            self.explored = True
-        r = elsewhere if strays else expected or unseen[0]
+        r = next((r for r in unseen if _type(r) == usual), unseen[0])
         for step in (f"go to {r}", f"open {r}"):
             if step in actions:
                 return step

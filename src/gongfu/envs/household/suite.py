@@ -124,22 +124,15 @@ class HouseholdSuite:
         return _INSTRUCTIONS
 
     def expert(
-        self,
-        task: Task,
-        rng: random.Random,
-        *,
-        habits: bool | Mapping[str, str] = False,
-        noise: float = 0.0,
-        wander: int = 0,
+        self, task: Task, rng: random.Random, *, habits: bool | Mapping[str, str] = False, noise: float = 0.0
     ) -> HouseholdExpert:
         """A scripted expert for one episode.
 
         `habits`: True = it knows where the family of the task's home keeps things; a mapping (type of object -> type of
-        receptacle) = it believes this, true or not, and searches on where that fails. It does so after `wander` steps of a
-        search elsewhere, which are marked as noise.
+        receptacle) = it believes this, true or not, and searches on where that fails.
         """
         believed = habits if isinstance(habits, Mapping) else self.family(task).habits if habits else None
-        return HouseholdExpert(rng, habits=believed, noise=noise, wander=wander)
+        return HouseholdExpert(rng, habits=believed, noise=noise)
 
     def advise(self, task: Task, quality: str, rng: random.Random, *, seen: Sequence[str] = ()) -> Advice:
         """A skill text of a known quality for a generated task; see `gongfu.envs.household.teacher`."""
