@@ -11,6 +11,7 @@ from gongfu.core.errors import EngineError, EnvError
 from gongfu.engine.protocol import OptimParams
 from gongfu.envs.runner import InlineRunner
 from gongfu.methods.actions import action_part, returns_of
+from gongfu.methods.base import Schedule
 from gongfu.methods.grpo import GRPO, _live, _trimmed
 from gongfu.methods.update import token_rows
 from gongfu.rollout.collector import Collector, lost
@@ -47,7 +48,7 @@ def make(folder, tmp_path, *, lr=1e-2, mode="choose", rules=None, runner=None, *
         TaskSampler(suite.tasks("train"), 0),
         recipe.method,
         OptimParams(lr),
-        0,
+        Schedule(steps=40),
         0,
         ACTOR,
         concurrency=64,
@@ -167,7 +168,7 @@ def test_a_sampler_that_serves_other_weights_is_noticed(folder, tmp_path):
 
 def test_warmup_scales_the_first_steps(folder, tmp_path):
     slow, fast = make(folder, tmp_path), make(folder, tmp_path)
-    slow.warmup_steps = 1000
+    slow.schedule = Schedule(steps=1, warmup=1000)
     rows = [r.row for t in fast.step(0).trajectories for r in token_rows(t)]
     slow.step(0)
     base = fast.engine.logprobs(rows, adapter=None)

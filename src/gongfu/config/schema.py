@@ -130,6 +130,8 @@ class RolloutConfig(Section):
 class OptimConfig(Section):
     lr: float = Field(default=1e-4, gt=0)
     warmup_steps: int = Field(default=0, ge=0)
+    decay: Share = 0.0
+    """Share of the steps, at the end, over which the learning rate falls linearly to a tenth."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     """Decay of AdamW's first and second moment."""
     eps: float = Field(default=1e-8, gt=0)

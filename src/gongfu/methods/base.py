@@ -17,6 +17,24 @@ class StepReport:
     trajectories: tuple[Trajectory, ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Learning rate over a run: a linear warm-up, constant, and over the last `decay` of the steps down to a tenth."""
+
+    steps: int
+    warmup: int = 0
+    decay: float = 0.0
+
+    def at(self, k: int) -> float:
+        """Factor on the learning rate in step k (from 0).
+
+        >>> [round(Schedule(steps=10, warmup=2, decay=0.5).at(k), 2) for k in (0, 1, 4, 7, 9)]
+        [0.5, 1.0, 1.0, 0.64, 0.28]
+        """
+        left = (self.steps - k) / (self.decay * self.steps) if self.decay else 1.0
+        return min((k + 1) / max(1, self.warmup), 1.0, 0.1 + 0.9 * max(0.0, left))
+
+
 class Method(Protocol):
     @property
     def adapters(self) -> tuple[str, ...]:

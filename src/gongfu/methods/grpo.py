@@ -17,7 +17,7 @@ from gongfu.core.records import Trajectory
 from gongfu.core.seeds import rng_for, seed_for
 from gongfu.engine.protocol import Engine, OptimParams
 from gongfu.methods.actions import action_part, group_metrics
-from gongfu.methods.base import StepReport
+from gongfu.methods.base import Schedule, StepReport
 from gongfu.methods.update import update
 from gongfu.rollout.actor import Actor
 from gongfu.rollout.collector import Collector, lost
@@ -33,7 +33,7 @@ class GRPO:
     tasks: TaskSampler
     settings: GRPOConfig
     optim: OptimParams
-    warmup_steps: int
+    schedule: Schedule
     seed: int
     adapter: str
     concurrency: int
@@ -58,7 +58,7 @@ class GRPO:
                 self.engine,
                 [actions],
                 adapter=self.adapter,
-                optim=replace(self.optim, lr=self.optim.lr * min(1.0, (k + 1) / max(1, self.warmup_steps))),
+                optim=replace(self.optim, lr=self.optim.lr * self.schedule.at(k)),
                 epochs=s.epochs,
                 minibatches=s.minibatches,
                 rng=rng_for(self.seed, purpose="minibatches", step=k),

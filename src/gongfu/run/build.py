@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gongfu.config.methods import ProposerConfig, UniSkillConfig
 from gongfu.config.schema import CustomSuiteConfig, Recipe, SuiteConfig
@@ -14,14 +13,12 @@ from gongfu.core.seeds import seed_for
 from gongfu.engine.protocol import Engine, LoraSpec, OptimParams, Tokenizer
 from gongfu.envs.protocol import Suite
 from gongfu.envs.runner import EnvRunner, InlineRunner
+from gongfu.methods.base import Method, Schedule
 from gongfu.methods.uniskill.prompt import ProposerRules
 from gongfu.rollout.actor import ModelActor
 from gongfu.rollout.collector import Collector
 from gongfu.rollout.context import TextRules
 from gongfu.rollout.tasks import TaskSampler
-
-if TYPE_CHECKING:
-    from gongfu.methods.base import Method
 
 ACTOR = "actor"
 """Name of the adapter that acts."""
@@ -150,11 +147,15 @@ def build_method(recipe: Recipe, engine: Engine, collector: Collector, suite: Su
         tasks=TaskSampler(suite.tasks("train"), recipe.run.seed),
         settings=recipe.method,
         optim=optim_params(recipe, recipe.optim.lr),
-        warmup_steps=recipe.optim.warmup_steps,
+        schedule=schedule(recipe),
         seed=recipe.run.seed,
         adapter=ACTOR,
         concurrency=recipe.rollout.concurrency,
     )
+
+
+def schedule(recipe: Recipe) -> Schedule:
+    return Schedule(recipe.run.steps, recipe.optim.warmup_steps, recipe.optim.decay)
 
 
 def optim_params(recipe: Recipe, lr: float) -> OptimParams:

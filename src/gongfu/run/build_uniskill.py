@@ -27,7 +27,7 @@ from gongfu.methods.uniskill.rewards import RewardRules
 from gongfu.methods.uniskill.trials import RolloutValuer, Trials
 from gongfu.rollout.collector import Collector
 from gongfu.rollout.tasks import TaskSampler
-from gongfu.run.build import ACTOR, build_actor, optim_params, proposer_rules
+from gongfu.run.build import ACTOR, build_actor, optim_params, proposer_rules, schedule
 from gongfu.skills.bank import SkillBank
 from gongfu.skills.dense import DenseRetriever
 from gongfu.skills.lexical import LexicalRetriever
@@ -65,7 +65,7 @@ def build_uniskill(
         gate=GateRules(**s.gate.model_dump()),
         proposal_loss=_proposal_loss(s),
         optim=optim_params(recipe, recipe.optim.lr),
-        warmup_steps=recipe.optim.warmup_steps,
+        schedule=schedule(recipe),
         seed=recipe.run.seed,
         adapter=ACTOR,
         concurrency=concurrency,

@@ -18,7 +18,7 @@ from gongfu.core.records import Task, Trajectory
 from gongfu.core.seeds import rng_for
 from gongfu.engine.protocol import Engine, OptimParams
 from gongfu.methods.actions import action_part, group_metrics
-from gongfu.methods.base import StepReport
+from gongfu.methods.base import Schedule, StepReport
 from gongfu.methods.uniskill.conformal import Calibration
 from gongfu.methods.uniskill.critics import Critic
 from gongfu.methods.uniskill.delayed import OutcomeValuer
@@ -63,7 +63,7 @@ class UniSkill:
     gate: GateRules
     proposal_loss: ProposalLoss
     optim: OptimParams
-    warmup_steps: int
+    schedule: Schedule
     seed: int
     adapter: str
     concurrency: int
@@ -198,7 +198,7 @@ class UniSkill:
                 self.engine,
                 parts,
                 adapter=self.adapter,
-                optim=replace(self.optim, lr=self.optim.lr * min(1.0, (k + 1) / max(1, self.warmup_steps))),
+                optim=replace(self.optim, lr=self.optim.lr * self.schedule.at(k)),
                 epochs=s.epochs,
                 minibatches=s.minibatches,
                 rng=rng_for(self.seed, purpose="minibatches", step=k),
