@@ -3,7 +3,7 @@
 Held out are new homes of the families that training shows ("seen") and homes of other families ("unseen"): before and after are
 the mean over both.
 
-python learning/grpo_household_nano.py [--seeds 0 1 2] [--steps 60] [--runs runs/learn-nano]
+python learning/grpo_household_nano.py [--seeds 0 1 2] [--steps 50] [--runs runs/learn-nano]
 """
 
 from __future__ import annotations
