@@ -52,8 +52,13 @@ def test_create_refuses_a_run_and_a_foreign_folder(path, tmp_path):
 
 def test_a_run_that_fails_before_it_recorded_anything_leaves_its_name_free(path):
     with pytest.raises(ZeroDivisionError), make(path) as folder:
+        (path / "bank.sqlite").write_text("an empty bank")
         raise ZeroDivisionError
     assert not path.exists()
+    with pytest.raises(ZeroDivisionError), make(path.with_name("paid")):
+        (path.with_name("paid") / "teacher.sqlite").write_text("answers that were paid for")
+        raise ZeroDivisionError
+    assert path.with_name("paid").exists()
     with pytest.raises(ZeroDivisionError), make(path) as folder:
         folder.append_metrics({"step": 0})
         raise ZeroDivisionError

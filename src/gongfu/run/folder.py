@@ -183,10 +183,13 @@ class RunFolder:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Close it. A new run that failed before it recorded anything is taken away: its name is free again."""
-        begun = self._fresh and exc[0] is not None and not self.metrics_path.stat().st_size
+        """Close it. A new run that failed before it recorded anything is taken away: its name is free again.
+
+        Anything that cost something (trajectories, the answers of a chat endpoint) keeps it where it is.
+        """
+        failed = self._fresh and exc[0] is not None
         self.close()
-        if begun:
+        if failed and not any(_is_worth_keeping(file) for file in self.path.rglob("*") if file.is_file()):
             shutil.rmtree(self.path, ignore_errors=True)
 
     def _writer(self) -> _LineFile:
@@ -297,6 +300,13 @@ class _LineFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _is_worth_keeping(file: Path) -> bool:
+    """Whether a file of a run that failed at its start holds more than `create` and an empty bank."""
+    if file.name == "metrics.jsonl":
+        return file.stat().st_size > 0
+    return file.name not in ("config.toml", "run.json", ".lock", ".holder.json") and not file.name.startswith("bank.sqlite")
 
 
 def _refuse_taken(path: Path) -> None:
