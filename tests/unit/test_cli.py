@@ -94,6 +94,12 @@ def test_a_check_finds_what_would_stop_a_run_later(gongfu, settings, said):
     assert code in (1, 2) and said in err and "Traceback" not in err
 
 
+def test_a_run_goes_on_without_what_it_once_began_from():
+    from gongfu.run.preflight import preflight
+
+    assert preflight(load_recipe(["--run.start-from=runs/gone", "--sft.transcripts=gone.jsonl"]).config)
+
+
 def test_a_custom_suite_lies_in_the_working_directory(gongfu, tmp_path, monkeypatch):
     (tmp_path / "of_mine.py").write_text("def suite():\n    raise ValueError('no board')\n")
     monkeypatch.setattr("sys.path", [*sys.path])

@@ -48,9 +48,10 @@ def check(context: typer.Context) -> None:
     """Validate a recipe without loading a model, and print it resolved: gongfu check recipe.toml [--a.b value ...]"""
     from gongfu.cli.recipe import load_recipe
     from gongfu.config.load import to_toml
-    from gongfu.run.preflight import preflight
+    from gongfu.run.preflight import check_sources, preflight
 
     loaded = load_recipe(context.args)
+    check_sources(loaded.config)
     found = preflight(loaded.config)
     print(to_toml(loaded.config), end="")
     for line in found:

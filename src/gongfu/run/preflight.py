@@ -23,7 +23,7 @@ def preflight(recipe: Recipe) -> list[str]:
     if isinstance(recipe.suite, HouseholdConfig) and recipe.suite.engine == "official" and find_spec("alfworld") is None:
         raise MissingExtra('suite.engine = "official"', "alfworld")
     model = find_model(recipe.engine.model)
-    _check_files(recipe)
+    _check_skills(recipe)
     suite = build_suite(recipe.suite)
     counts = {split: len(suite.tasks(split)) for split in dict.fromkeys(("train", recipe.eval.split))}
     for split, count in counts.items():
@@ -57,12 +57,16 @@ def _device(device: str) -> list[str]:
     return [] if here else [f"device {device}: this machine shows none, so the recipe can only run elsewhere"]
 
 
-def _check_files(recipe: Recipe) -> None:
-    """Everything else that a recipe names and that must be there."""
+def check_sources(recipe: Recipe) -> None:
+    """What a run begins from must be there. Not a part of `preflight`: a run that goes on needs neither any more."""
     if recipe.run.start_from:
         weights_of(recipe.run.start_from)
     if recipe.sft.transcripts and not Path(recipe.sft.transcripts).is_file():
         raise ConfigError(f"sft.transcripts = {recipe.sft.transcripts!r} is no file; give a file of recorded trajectories")
+
+
+def _check_skills(recipe: Recipe) -> None:
+    """The embedder and the place of a bank."""
     if not isinstance(recipe.method, UniSkillConfig):
         return
     retrieval = recipe.method.retrieval

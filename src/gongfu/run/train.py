@@ -26,6 +26,8 @@ from gongfu.run.trajectories import TrajectoryStore
 def train_run(recipe: Recipe) -> Path:
     """Train by a recipe in a new run folder; returns the path of the report."""
     preflight(recipe)
+    if recipe.run.start_from:
+        weights_of(recipe.run.start_from)
     info = {"command": recipe.method.name, "seed": recipe.run.seed, "model": recipe.engine.model}
     with RunFolder.create(Path(recipe.run.folder) / recipe.run.name, config_toml=to_toml(recipe), info=info) as folder:
         return _Training(recipe, folder).run(resumed=False)
