@@ -27,7 +27,9 @@ def test_the_public_code_scales_the_reward_by_a_fifth_of_the_last_likeness():
     assert [10 * f for f in paid] == pytest.approx([11.2] * 3)
 
 
-@pytest.mark.parametrize(("share", "steps", "horizon"), [(0.05, 50, 2), (0.05, 15, 1), (0.05, 4, 1), (0.1, 50, 5), (0.2, 15, 3)])
+@pytest.mark.parametrize(
+    ("share", "steps", "horizon"), [(0.05, 50, 2), (0.05, 15, 1), (0.05, 4, 1), (0.1, 50, 5), (0.2, 15, 3)]
+)
 def test_the_horizon_is_a_share_of_the_longest_episode(share, steps, horizon):
     assert horizon_of(PredictionConfig(horizon=share), steps) == horizon
     assert horizon_of(PredictionConfig(horizon=0), steps) == 0

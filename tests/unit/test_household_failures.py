@@ -45,7 +45,11 @@ NOTHING = "Nothing happens."
         ("premature_give_up", "put some apple on shelf", [("look", "You are in the middle of a room.")]),
         ("wrong_object_interaction", "put some apple on shelf", [("take mug 1 from cabinet 1", "You pick up the mug 1.")]),
         ("entity_confusion", "put some knife on shelf", [("take butterknife 1 from cabinet 1", "You pick up the knife.")]),
-        ("missing_precondition", "put a hot apple on shelf", [TAKE, *go("shelf 1"), ("move apple 1 to shelf 1", "You move it.")]),
+        (
+            "missing_precondition",
+            "put a hot apple on shelf",
+            [TAKE, *go("shelf 1"), ("move apple 1 to shelf 1", "You move it.")],
+        ),
         ("missing_precondition", "put a hot apple on shelf", [TAKE]),
         ("wrong_receptacle", "put a hot apple on shelf", [TAKE, HEAT, ("move apple 1 to drawer 1", "You move it.")]),
         ("navigation_loop", "put some apple on shelf", [TAKE, *go("drawer 1", "cabinet 1")]),

@@ -256,5 +256,3 @@ def test_numbers_beyond_the_list_are_not_selected():
 def test_bad_settings_are_refused(folder, tmp_path, overrides, word):
     with pytest.raises(ConfigError, match=word):
         make(folder, tmp_path, *overrides)
-
-
