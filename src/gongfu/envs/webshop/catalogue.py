@@ -126,5 +126,3 @@ def _prices(tag: str | None) -> tuple[float, ...]:
     """The dollars of "$12.99" or "$1,010.00 to $1,020.00"; more than two are cut."""
     found = [float(_NO_MONEY.sub("", part)) for part in (tag or "").split("$")[1:]]
     return tuple(found[:2]) or (NO_PRICE,)
-
-

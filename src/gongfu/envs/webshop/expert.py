@@ -1,8 +1,8 @@
 """A scripted buyer: it has understood the instruction, and reads the pages for the rest.
 
-It searches by the listed queries, looks through the results for a title and a price that fit, opens what fits, chooses the wanted
-options and buys; what turns out not to fit it leaves for the next. Where titles do not tell (official products), it is told the
-product that the instruction was written for.
+It searches by the listed queries, looks through the results for a title and a price that fit, opens what fits, chooses the
+wanted options and buys; what turns out not to fit it leaves for the next. Where titles do not tell (official products), it is
+told the product that the instruction was written for.
 """
 
 from __future__ import annotations

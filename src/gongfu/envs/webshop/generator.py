@@ -54,7 +54,7 @@ def make_records(count: int, seed: int) -> tuple[list[dict[str, Any]], dict[str,
         while (asin := "B0" + "".join(rng.choices(_SYMBOLS, k=8))) in asins:
             pass
         asins.add(asin)
-        has = sorted(rng.sample(ware.attributes, 3))
+        has = rng.sample(ware.attributes, 3)
         items.append(_item(asin, ware, has, rng))
         attributes[asin] = {"attributes": has}
     return items, attributes
@@ -77,8 +77,8 @@ def make_goals(catalogue: Catalogue, split: str, count: int) -> list[Goal]:
                 break
         else:
             raise TaskError(
-                f"a generated WebShop of {len(catalogue.products)} products has no {count} different wishes for split {split!r}: "
-                "ask for fewer tasks or more products"
+                f"a generated WebShop of {len(catalogue.products)} products has no {count} different wishes for split "
+                f"{split!r}: ask for fewer tasks or more products"
             )
     return list(goals.values())
 
@@ -104,8 +104,8 @@ def _item(asin: str, ware: Ware, has: list[str], rng: random.Random) -> dict[str
         "query": ware.name,
         "category": ware.category,
         "product_category": ware.path,
-        "small_description": [f"{attribute.capitalize()} {ware.name}." for attribute in has],
-        "full_description": f"A {ware.name} by {brand}, made for {use}.",
+        "small_description": [f"Made for {use}.", *(f"{attribute.capitalize()} {ware.name}." for attribute in has)],
+        "full_description": f"{ware.name.capitalize()} by {brand}.",
         "pricing": f"${rng.randint(*ware.price)}.{rng.choice((49, 95, 99))}",
         "customization_options": options,
     }

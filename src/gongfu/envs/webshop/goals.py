@@ -37,7 +37,7 @@ class Goal:
 
 
 def price_cap(price: float, rng: random.Random) -> float:
-    """The larger of two draws from the next four multiples of 10 above the price; `NO_CAP` where there are not two below 1000."""
+    """The larger of two draws from the next four multiples of 10 above the price; `NO_CAP` with fewer than two below 1000."""
     above = [cap for cap in _CAPS if cap > price][:4]
     return max(rng.sample(above, 2)) if len(above) >= 2 else NO_CAP
 
@@ -52,7 +52,7 @@ def with_cap(instruction: str, cap: float) -> str:
 
 
 def human_goals(catalogue: Catalogue, instructions: Mapping[str, Any], *, where: str) -> list[Goal]:
-    """A goal for every written instruction of the catalogue's products (`items_human_ins.json`), those without attributes left out.
+    """A goal for every written instruction of the products (`items_human_ins.json`), those without attributes left out.
 
     Raises TaskError naming the product (from `where`) whose record does not fit.
     """

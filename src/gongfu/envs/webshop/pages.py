@@ -100,7 +100,7 @@ def sub_page(instruction: str, product: Product, name: str) -> Page:
 
 
 def done_page(reward: float) -> Page:
-    lines = (f"Thank you for shopping with us!", "Your score (min 0.0, max 1.0)", str(round(reward, 4)))
+    lines = ("Thank you for shopping with us!", "Your score (min 0.0, max 1.0)", str(round(reward, 4)))
     return Page((Line("text", lines),))
 
 

@@ -58,7 +58,7 @@ class Shop:
 
 
 def parse(action: str) -> tuple[str, str]:
-    """The verb and the argument of "verb[argument]", as the original's pattern (.+)\\[(.+)\\] finds them; ("", "") if it does not.
+    """The verb and the argument of "verb[argument]", as the original's pattern (.+)\\[(.+)\\] finds them, else ("", "").
 
     >>> parse("click[Buy Now]"), parse("buy it")
     (('click', 'Buy Now'), ('', ''))
@@ -144,7 +144,7 @@ class WebShopEnv:
             self._on_subpage = True
             self._page = pages.sub_page(self._goal.instruction, product, names[value])
             return
-        option = next(name for name in reversed(product.options) if value in product.options[name])
+        option = next(name for name in [*product.options][::-1] if value in product.options[name])
         self._chosen[option] = value
         self._show_item(product)
 

@@ -24,8 +24,8 @@ OFFICIAL_SPLITS = ("train", "dev", "test")
 KIND = "webshop"
 """All tasks are of one kind."""
 
-_INSTRUCTIONS = """You are shopping on a web site and must buy what the instruction asks for: the right kind of product, with the \
-attributes and options it names, below its price limit. Each turn, answer with one action:
+_INSTRUCTIONS = """You are shopping on a web site and must buy what the instruction asks for: the right kind of product, with \
+the attributes and options it names, below its price limit. Each turn, answer with one action:
 search[words] on the start page | click[value] for a button, a product id or the value of an option
 Open a product by its id, choose its options, then click[buy now]. Buying ends the visit."""
 
@@ -34,8 +34,8 @@ class WebShopSuite:
     """Shopping tasks. Implements `gongfu.envs.protocol.Suite`.
 
     `items`, `attributes`, `instructions`: paths of the official files (`items_shuffle_1000.json`, `items_ins_v2_1000.json`,
-    `items_human_ins.json`). Splits are then train, dev and test, cut from the shuffled goals as usual: `sizes["test"]` first, then
-    `sizes["dev"]`, the rest is train. Without `instructions` the goals are the synthetic ones of `attributes`.
+    `items_human_ins.json`). Splits are then train, dev and test, cut from the shuffled goals as usual: `sizes["test"]` first,
+    then `sizes["dev"]`, the rest is train. Without `instructions` the goals are the synthetic ones of `attributes`.
     Without `items` the shop is generated from `seed`: `products` of them, splits train, seen and unseen of the given `sizes`.
     The other settings are those of `gongfu.envs.webshop.shop.Settings`.
 

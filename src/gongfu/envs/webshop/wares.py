@@ -30,29 +30,35 @@ class Ware:
         return tuple(attribute.removeprefix("+") for attribute in self.said)
 
 
-BRANDS = tuple(
-    "Alvora Bexley Corwin Dunmore Elvane Fenlow Garrick Holtby Ivesta Jorvik Kelmar Lunden Marlow Norvane Oakden Pellam Quorra "
-    "Rivoli Selwyn Tarrow Ulmont Vexley Wendal Yarrow".split()
+def _list(text: str) -> tuple[str, ...]:
+    return tuple(text.split(", "))
+
+
+BRANDS = _list(
+    "Alvora, Bexley, Corwin, Dunmore, Elvane, Fenlow, Garrick, Holtby, Ivesta, Jorvik, Kelmar, Lunden, Marlow, Norvane, "
+    "Oakden, Pellam, Quorra, Rivoli, Selwyn, Tarrow, Ulmont, Vexley, Wendal, Yarrow"
 )
 
-_COLORS = "black white blue red green grey pink brown purple yellow orange navy".split()
-_CLOTHES = {"color": tuple(_COLORS), "size": ("small", "medium", "large")}
-_SHOES = {"color": tuple(_COLORS), "size": ("6", "7", "8", "9", "10", "11")}
-_COLOR = {"color": tuple(_COLORS)}
+_COLORS = _list("black, white, blue, red, green, grey, pink, brown, purple, yellow, orange, navy")
+_CLOTHES = {"color": _COLORS, "size": ("small", "medium", "large")}
+_SHOES = {"color": _COLORS, "size": ("6", "7", "8", "9", "10", "11")}
+_COLOR = {"color": _COLORS}
 _LENGTHS = {"color": ("black", "white", "blue", "red"), "length": ("3ft", "6ft", "10ft", "15ft")}
-_BEDS = {"color": tuple(_COLORS), "size": ("twin", "full", "queen", "king")}
+_BEDS = {"color": _COLORS, "size": ("twin", "full", "queen", "king")}
 _SCENTS = {"scent": ("lavender", "vanilla", "coconut", "rose", "mint", "citrus"), "size": ("4oz", "8oz", "16oz")}
 _WEIGHTS = ("6oz", "12oz", "24oz")
 
 
 def _ware(path: str, name: str, said: str, options: Mapping[str, tuple[str, ...]], low: int, high: int, uses: str) -> Ware:
-    categories = {"Clothing": "fashion", "Beauty": "beauty", "Grocery": "grocery", "Electronics": "electronics", "Home": "garden"}
+    categories = {
+        "Clothing": "fashion",
+        "Beauty": "beauty",
+        "Grocery": "grocery",
+        "Electronics": "electronics",
+        "Home": "garden",
+    }
     path = path.replace(" > ", " › ")
     return Ware(categories[path.split()[0]], path, name, _list(said), options, (low, high), _list(uses))
-
-
-def _list(text: str) -> tuple[str, ...]:
-    return tuple(text.split(", "))
 
 
 def _flavors(values: str) -> dict[str, tuple[str, ...]]:
@@ -217,7 +223,7 @@ WARES = (
         "Home > Decor > Rugs",
         "area rug",
         "non slip, easy clean, stain resistant, +low pile, hand woven, pet friendly",
-        {"color": tuple(_COLORS), "shape": ("square", "round", "runner")},
+        {"color": _COLORS, "shape": ("square", "round", "runner")},
         25,
         160,
         "living room, dining room",
@@ -275,7 +281,7 @@ UNSEEN = (
         "Home > Bath > Shower Curtains",
         "shower curtain",
         "water proof, machine washable, quick drying, mildew resistant, +metal grommets, eco friendly",
-        {"color": tuple(_COLORS), "pattern": ("striped", "floral", "plaid", "dotted")},
+        {"color": _COLORS, "pattern": ("striped", "floral", "plaid", "dotted")},
         10,
         50,
         "bathroom, dorm",
