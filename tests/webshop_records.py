@@ -45,7 +45,9 @@ ITEMS = [
         },
     ),
     item(SHIRT, "Norvane Shirt Men", "men's shirts", "Clothing › Men › Shirts", "$10 to $20"),
-    item(LAMP, "Glass Lamp Bedroom Reading Night Nursery Desk Table Corner Shelf Norvane", "lamps", "Home › Lamps", "$1,010.50"),
+    item(
+        LAMP, "Glass Lamp Bedroom Reading Night Nursery Desk Table Corner Shelf Norvane", "lamps", "Home › Lamps", "$1,010.50"
+    ),
     item(TEA, "Ginger Tea", "teas", "Grocery › Teas", None, small_description=[], full_description=None),
 ]
 ATTRIBUTES = {

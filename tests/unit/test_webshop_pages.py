@@ -51,7 +51,9 @@ def test_the_results():
     assert first.text == RESULTS
     assert clicks(first) == {"back to search", "next >", HOODIE.lower(), SHIRT.lower()}
     second = at("search[norvane hoodie]", "click[next >]")
-    assert second.text.startswith(f"{HEAD} [SEP] Page 2 (Total results: 3) [SEP] < Prev [SEP] Next > [SEP] {LAMP} [SEP] Glass Lamp")
+    assert second.text.startswith(
+        f"{HEAD} [SEP] Page 2 (Total results: 3) [SEP] < Prev [SEP] Next > [SEP] {LAMP} [SEP] Glass Lamp"
+    )
     assert second.text.endswith("[SEP] $1010.50")
     assert clicks(second) == {"back to search", "< prev", "next >", LAMP.lower()}
     third = at("search[norvane hoodie]", "click[next >]", "click[next >]")
@@ -132,7 +134,19 @@ def test_choices(between, reward):
 
 @pytest.mark.parametrize(
     "action",
-    ["", "buy", "search", "search[]", "click[]", "click[buy now", "click[blue]", "Click[red]", "search[tea]", "click[search]", "[red]"],
+    [
+        "",
+        "buy",
+        "search",
+        "search[]",
+        "click[]",
+        "click[buy now",
+        "click[blue]",
+        "Click[red]",
+        "search[tea]",
+        "click[search]",
+        "[red]",
+    ],
 )
 def test_what_cannot_be_done_changes_nothing(action):
     path = ("search[norvane hoodie]", f"click[{HOODIE.lower()}]")
@@ -185,7 +199,13 @@ def test_the_steps_run_out():
 def test_rich_text():
     path = ("search[norvane hoodie]", f"click[{HOODIE.lower()}]", "click[red]", "click[large]")
     lines = at(*path, form="text_rich").text.split("\n")
-    assert lines[:5] == ["You have clicked large.", "You have clicked red.", "Instruction:", GOAL, "[button] Back to Search [button_]"]
+    assert lines[:5] == [
+        "You have clicked large.",
+        "You have clicked red.",
+        "Instruction:",
+        GOAL,
+        "[button] Back to Search [button_]",
+    ]
     assert "[clicked button] red [clicked button_]" in lines and "[button] small [button_]" in lines
     assert lines[-1] == "[button] Buy Now [button_]" and "Price: $24.99" in lines and "color" in lines
     results = at(*path, "click[< prev]", form="text_rich").text.split("\n")
@@ -203,7 +223,10 @@ def test_brief_text():
     item = "color: red, dark navy | black\nsize: small, large\nNorvane Hoodie Men Pullover, Price: $24.99, Rating: N.A."
     assert at(*path, form="brief").text == item
     assert at(*path, form="brief", show_chosen=True).text == f"{item}\nChosen: nothing"
-    assert at(*path, "click[large]", "click[red]", form="brief", show_chosen=True).text == f"{item}\nChosen: color: red, size: large"
+    assert (
+        at(*path, "click[large]", "click[red]", form="brief", show_chosen=True).text
+        == f"{item}\nChosen: color: red, size: large"
+    )
     assert at(*path, "click[back to search]", form="brief").text == "WebShop"
     assert at(*path, "click[red]", show_chosen=True).text == f"{ITEM} [SEP] Chosen: color: red"
 

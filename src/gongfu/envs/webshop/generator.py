@@ -67,19 +67,22 @@ def make_goals(catalogue: Catalogue, split: str, count: int) -> list[Goal]:
     """
     products = [p for number, p in enumerate(catalogue.products) if _split_of(number, split)]
     rng_for(catalogue.seed, purpose=f"webshop order {split}").shuffle(products)
-    goals: dict[str, Goal] = {}
-    for number in range(count):
-        product = products[number % len(products)]
-        rng = rng_for(catalogue.seed, purpose=f"webshop goal {split}", step=number)
+    goals: dict[tuple[str, frozenset[str], frozenset[str]], Goal] = {}
+    turn = since = 0
+    while len(goals) < count:
+        if since == len(products):
+            raise TaskError(
+                f"a generated WebShop of {len(catalogue.products)} products has only {len(goals)} different wishes for split "
+                f"{split!r}, not {count}: ask for fewer tasks or more products"
+            )
+        product = products[turn % len(products)]
+        rng = rng_for(catalogue.seed, purpose=f"webshop goal {split}", step=turn)
+        turn, since = turn + 1, since + 1
         for _ in range(_TRIES):
             goal = _goal(product, catalogue.prices[product.asin], rng)
-            if goals.setdefault(goal.instruction, goal) is goal:
+            if goals.setdefault((product.asin, frozenset(goal.attributes), frozenset(goal.options)), goal) is goal:
+                since = 0
                 break
-        else:
-            raise TaskError(
-                f"a generated WebShop of {len(catalogue.products)} products has no {count} different wishes for split "
-                f"{split!r}: ask for fewer tasks or more products"
-            )
     return list(goals.values())
 
 

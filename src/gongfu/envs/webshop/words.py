@@ -62,18 +62,19 @@ _COLORS = _listed(
 )
 """Colour words in alphabetical order: the first one that a value contains stands for it."""
 
+_POSSESSIVE = re.compile(r"['’]s\b")
 _TERM = re.compile(r"[a-z0-9]+")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _stemmer = snowballstemmer.stemmer("porter")
 
 
 def terms(text: str) -> list[str]:
-    """The search terms of a text: lower-case, without stop words, stemmed.
+    """The search terms of a text: lower-case, without stop words and possessive endings, stemmed.
 
-    >>> terms("Running Shoes for the Gym")
-    ['run', 'shoe', 'gym']
+    >>> terms("Men's Running Shoes for the Gym")
+    ['men', 'run', 'shoe', 'gym']
     """
-    return [_stem(word) for word in _TERM.findall(text.lower()) if word not in STOP]
+    return [_stem(word) for word in _TERM.findall(_POSSESSIVE.sub("", text.lower())) if word not in STOP]
 
 
 @lru_cache(maxsize=1 << 18)
