@@ -228,6 +228,8 @@ def test_brief_text():
         == f"{item}\nChosen: color: red, size: large"
     )
     assert at(*path, "click[back to search]", form="brief").text == "WebShop"
+    assert "Chosen" not in at(*path, "click[red]", "click[buy now]", show_chosen=True).text
+    assert "Chosen" not in at(*path, "click[red]", "click[< prev]", show_chosen=True).text
     assert at(*path, "click[red]", show_chosen=True).text == f"{ITEM} [SEP] Chosen: color: red"
 
 

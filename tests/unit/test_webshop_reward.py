@@ -101,5 +101,6 @@ def test_options_are_compared_by_colour_or_by_words():
 
 def test_alikeness_is_above_85():
     assert alike("ounce 4", "ounce 8")  # 12 of 14 letters: 85.7, rounded to 86
-    assert not alike("4 count", "8 cunt")  # 9 of 11
+    assert not alike("a" * 23 + "bbbb", "a" * 23 + "cccc")  # 46 of 54: 85.2, rounded to 85
+    assert alike("a" * 24 + "bbbb", "a" * 24 + "cccc")  # 48 of 56: 85.7
     assert not alike("", "")

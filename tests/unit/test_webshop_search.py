@@ -31,9 +31,10 @@ def test_scores_by_hand():
     def frequency(f, length):
         return f / (f + k * (1 - b + b * length / 2))
 
-    expected = {0: red * frequency(1, 2), 1: red * frequency(1, 1), 2: 2 * hat * frequency(2, 3)}
-    order = sorted(expected, key=lambda number: -expected[number])
-    assert index.search("RED hats, hat", 5) == order == [2, 1, 0]
+    expected = [red * frequency(1, 2), red * frequency(1, 1), 2 * hat * frequency(2, 3)]
+    assert index.scores("RED hats, hat").tolist() == pytest.approx(expected)
+    assert expected == pytest.approx([0.2474, 0.2733, 1.2738], abs=1e-4)
+    assert index.search("RED hats, hat", 5) == [2, 1, 0] and index.search("RED hats, hat", 2) == [2, 1]
     assert index.search("red", 1) == [1]
     assert index.search("the green", 5) == [] == index.search("", 5)
     assert SearchIndex([]).search("red", 5) == []

@@ -84,7 +84,8 @@ class WebShopExpert:
         """On results: the first product that fits, else the next page, else another query."""
         buttons = (_BACK, _NEXT, _PREVIOUS)
         shown = sorted((text.find(id), id) for a in actions if a not in buttons and (id := a[len("click[") : -1].upper()))
-        for (start, product), (end, _) in zip(shown, [*shown[1:], (len(text), "")], strict=True):
+        ends = [*(start for start, _ in shown[1:]), len(text)]
+        for (start, product), end in zip(shown, ends, strict=False):
             self._seen[product] = self._fits(product, text[start:end])
         for _, product in shown:
             if self._seen[product] and product not in self._refused:

@@ -49,16 +49,13 @@ class Line:
     clicked: frozenset[str] = frozenset()
     """Clickable strings that were clicked before: chosen values, visited products."""
 
+    def can_click(self, place: int) -> bool:
+        """Whether the string at this place is a link, a button or a value."""
+        return self.kind == "buttons" or (self.kind == "product" and place == 0) or (self.kind == "options" and place > 0)
+
     @property
     def clickable(self) -> tuple[str, ...]:
-        match self.kind:
-            case "buttons":
-                return self.strings
-            case "product":
-                return self.strings[:1]
-            case "options":
-                return self.strings[1:]
-        return ()
+        return tuple(string for place, string in enumerate(self.strings) if self.can_click(place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +116,8 @@ def _rich(page: Page) -> str:
     """One string a line, buttons in brackets; the values chosen last stand first."""
     lines: list[str] = []
     for line in page.lines:
-        for string in line.strings:
-            if string not in line.clickable:
+        for place, string in enumerate(line.strings):
+            if not line.can_click(place):
                 lines.append(string)
             elif string in line.clicked:
                 lines.append(f"[clicked button] {string} [clicked button_]")

@@ -40,12 +40,17 @@ class SearchIndex:
             weight = np.log1p((self.size - len(at) + 0.5) / (len(at) + 0.5))
             self._postings[term] = (at, weight * f / (f + norm[at]))
 
-    def search(self, query: str, limit: int) -> list[int]:
-        """Numbers of the best texts that have a word of the query, best first, equal ones in their order."""
+    def scores(self, query: str) -> np.ndarray:
+        """The score of every text; 0 without a word of the query."""
         scores = np.zeros(self.size)
         for term, times in Counter(terms(query)).items():
             if term in self._postings:
                 at, values = self._postings[term]
                 scores[at] += times * values
+        return scores
+
+    def search(self, query: str, limit: int) -> list[int]:
+        """Numbers of the best texts that have a word of the query, best first, equal ones in their order."""
+        scores = self.scores(query)
         found = np.flatnonzero(scores)
         return found[np.argsort(-scores[found], kind="stable")][:limit].tolist()
