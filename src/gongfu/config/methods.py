@@ -28,6 +28,10 @@ class ActionConfig(Section):
     """Deviation that GRPO and GiGPO divide by."""
     step_weight: float = Field(default=1.0, ge=0)
     """GiGPO's ω: weight of the step term beside the episode term."""
+    episode_weight: float = Field(default=1.0, ge=0)
+    """Role-Agent's α: weight of GiGPO's episode term."""
+    anchor_scope: Literal["group", "batch"] = "group"
+    """GiGPO compares the steps of a task's rollouts, Role-Agent those of the whole batch."""
     anchor: Literal["observation", "state"] = "observation"
     """GiGPO: which steps are compared. observation: those that saw the same text. state: and had the same admissible actions,
     so that "Nothing happens." in two places is not one state."""
@@ -78,11 +82,13 @@ class ActionConfig(Section):
             raise ValueError('reinforce++ takes its KL in the reward; set kl.place = "reward"')
         if self.std != "unbiased" and self.advantage not in ("grpo", "gigpo"):
             raise ValueError(f"std is what GRPO and GiGPO divide by; {self.advantage} does not: leave it out")
-        anchored = self.step_weight != 1 or self.anchor != "observation" or self.anchor_similarity != 1
-        if anchored and self.advantage != "gigpo":
-            raise ValueError(
-                'step_weight, anchor and anchor_similarity are of GiGPO: set advantage = "gigpo", or leave them out'
-            )
+        of_gigpo = ("step_weight", "episode_weight", "anchor_scope", "anchor", "anchor_similarity")
+        fields = ActionConfig.model_fields
+        changed = [name for name in of_gigpo if getattr(self, name) != fields[name].default]
+        if changed and self.advantage != "gigpo":
+            raise ValueError(f'{", ".join(changed)}: of GiGPO only; set advantage = "gigpo", or leave them out')
+        if self.advantage == "gigpo" and not (self.step_weight or self.episode_weight):
+            raise ValueError("step_weight and episode_weight are both 0: every advantage would be 0")
         if self.overlong_to and self.overlong_from >= self.overlong_to:
             raise ValueError(f"overlong_from ({self.overlong_from}) must be smaller than overlong_to ({self.overlong_to})")
         if self.overlong_from and not self.overlong_to:
@@ -308,4 +314,81 @@ class UniSkillConfig(ActionConfig):
         return self
 
 
-MethodConfig = Annotated[GRPOConfig | UniSkillConfig, Field(discriminator="name")]
+class PredictionConfig(Section):
+    """World-In-Agent: what the agent is asked to foresee, and what that is worth (Role-Agent, arXiv 2606.10917)."""
+
+    horizon: Share = 0.05
+    """Steps ahead that are predicted, as a share of the longest episode (at least one step); 0 = nothing is predicted."""
+    mode: Literal["ask", "continue"] = "ask"
+    """ask: one question, answered in blocks. continue: the model writes the environment's next message itself, and for further
+    steps its own next action too (small models that learned whole conversations)."""
+    of: Literal["all", "successes"] = "all"
+    """Episodes that predictions are made for. A failed one earns nothing from them: "successes" trains the same and costs less,
+    "all" shows how prediction and outcome go together."""
+    weight: float = Field(default=1.0, gt=0)
+    """Of the prediction reward in 1 + weight R_pre."""
+    scales: Literal["returns", "reward"] = "returns"
+    """returns: the discounted return of every step by its own predictions. reward: the final reward by the last step's (public
+    code), so that prediction counts in the episode term too."""
+    temperature: float = Field(default=1.0, ge=0)
+    max_response: Positive = 128
+    """Tokens of one answer."""
+
+
+class FailureConfig(Section):
+    """Agent-In-World: the agent reads its failures, and training returns to what it fails at (Role-Agent)."""
+
+    share: Share = 0.3
+    """Share of each step's tasks that is drawn from those that failures point to; 0 = failures are not read at all."""
+    writer: Literal["tagged", "choose", "measured"] = "tagged"
+    """Who says why an episode failed. tagged: the policy writes a reflection. choose: the policy picks a failure mode of the
+    suite's list (small models). measured: the suite's own diagnosis."""
+    temperature: float = Field(default=0.5, ge=0)
+    """Of the writer (tagged and choose)."""
+    max_response: Positive = 256
+    """Tokens of a reflection."""
+    retrieval: Literal["model", "similarity"] = "model"
+    """Who finds earlier failures like those of now: the policy, from a list, or the likeness of what was written."""
+    every: Positive = 5
+    """Steps between two looks at the failures."""
+    modes: Positive = 3
+    """Most frequent failure modes that are looked at each time."""
+    per_mode: Positive = 8
+    """Tasks that each of them brings, at most."""
+    shortlist: Positive = 64
+    """Earlier failures they are picked from, newest first, those of the mode first."""
+    capacity: Positive = 4096
+    """Failures that are remembered; the oldest of the most frequent mode goes first."""
+    focus: float = Field(default=1.0, gt=0)
+    """Temperature of the modes: a task weighs (share of its mode among the failures)^(1 / focus)."""
+    decay: Share = 0.5
+    """Factor on the weights of tasks picked earlier, each time new ones come."""
+    floor: float = Field(default=0.01, gt=0)
+    """Weight below which a task is dropped."""
+    solved_after: Positive = 2
+    """Groups in a row without a failure after which a task is dropped."""
+
+
+class RoleAgentConfig(ActionConfig):
+    """Role-Agent (arXiv 2606.10917) on GiGPO: predictions scale the returns, failures steer the tasks."""
+
+    name: Literal["role_agent"] = "role_agent"
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline", "gigpo"] = "gigpo"
+    anchor_scope: Literal["group", "batch"] = "batch"
+    gamma: float = Field(default=0.95, gt=0, le=1)
+    prediction: PredictionConfig = PredictionConfig()
+    failures: FailureConfig = FailureConfig()
+
+    @model_validator(mode="after")
+    def _is_stepwise(self) -> RoleAgentConfig:
+        if self.prediction.horizon and self.advantage != "gigpo":
+            raise ValueError(
+                f"predictions scale the returns of single steps, which {self.advantage} is not made for: set "
+                'advantage = "gigpo", or prediction.horizon = 0'
+            )
+        if not self.prediction.horizon and not self.failures.share:
+            raise ValueError('nothing of Role-Agent is left: raise prediction.horizon or failures.share, or set name = "grpo"')
+        return self
+
+
+MethodConfig = Annotated[GRPOConfig | UniSkillConfig | RoleAgentConfig, Field(discriminator="name")]

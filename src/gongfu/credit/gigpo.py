@@ -2,6 +2,7 @@
 
 Episode term A^E: GRPO over the rollouts of a task. Step term A^S: the discounted return of a step against those of all steps of
 the task's rollouts that stood in the same state (the anchor), found after the rollouts at no extra cost. A = A^E + ω A^S.
+Role-Agent (arXiv 2606.10917) compares the states of the whole batch and weighs the episode: A = A^S + α A^E.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ def gigpo(
     groups: Sequence[Hashable],
     *,
     omega: float,
+    alpha: float = 1.0,
+    scopes: Sequence[Hashable] | None = None,
     std: Std,
     statistics: Statistics,
     epsilon: float = 1e-6,
 ) -> list[Array]:
-    """A^E + ω A^S for every step (eq. 7 to 10 there), shaped like `steps`.
+    """α A^E + ω A^S for every step (eq. 7 to 10 there), shaped like `steps`.
 
     `episodes`: what each step of a trajectory counts for its episode (the episode's score; less its own penalty). `steps`:
-    discounted returns R_t. `anchors`: the state of every step; states of different groups are never compared. `std` is F of
-    both terms ("none": F = 1), `statistics` the unit of the episode term.
+    discounted returns R_t. `anchors`: the state of every step; states of different `scopes` (one a trajectory, default: its
+    group) are never compared. `std` is F of both terms ("none": F = 1), `statistics` the unit of the episode term.
     """
     whole = grpo(episodes, groups, std=std, statistics=statistics, epsilon=epsilon)
-    local = step_advantages(steps, anchors, groups, std=std, epsilon=epsilon)
-    return [e + omega * s for e, s in zip(whole, local, strict=True)]
+    local = step_advantages(steps, anchors, groups if scopes is None else scopes, std=std, epsilon=epsilon)
+    return [alpha * e + omega * s for e, s in zip(whole, local, strict=True)]
 
 
 def step_advantages(

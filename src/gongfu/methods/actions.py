@@ -15,12 +15,20 @@ from gongfu.credit.losses import PolicyLossConfig
 from gongfu.engine.protocol import Engine
 from gongfu.methods.update import Actions, TokenRow, token_rows
 
+Factors = Mapping[str, Sequence[float]]
+"""Trajectory id -> what the discounted score of each step is multiplied by; 1 for trajectories that are left out."""
+
 
 def action_part(
-    batch: Sequence[Trajectory], settings: ActionConfig, engine: Engine, *, component: str = "actor"
+    batch: Sequence[Trajectory],
+    settings: ActionConfig,
+    engine: Engine,
+    *,
+    factors: Factors | None = None,
+    component: str = "actor",
 ) -> Actions | None:
     """What the actions of a batch teach; None when every advantage is zero and no KL is in the loss."""
-    examples = _examples(batch, settings, engine, component)
+    examples = _examples(batch, settings, engine, factors or {}, component)
     return Actions(examples, policy_config(settings)) if examples else None
 
 
@@ -39,15 +47,15 @@ def policy_config(s: ActionConfig) -> PolicyLossConfig:
     )
 
 
-def _examples(batch: Sequence[Trajectory], s: ActionConfig, engine: Engine, component: str) -> list[Example]:
+def _examples(batch: Sequence[Trajectory], s: ActionConfig, engine: Engine, factors: Factors, component: str) -> list[Example]:
     """Training rows with their token advantages. A flat group teaches nothing and is left out, KL included."""
     rows = {t.id: token_rows(t) for t in batch}
     needs_reference = s.kl.coefficient > 0
-    whole_batch = s.advantage == "reinforce++"
-    flat = flat_groups(batch, s)
+    whole_batch = s.advantage == "reinforce++" or s.anchor_scope == "batch"
+    flat = flat_groups(batch, s, factors)
     kept = [t for t, dead in zip(batch, flat, strict=True) if whole_batch or not dead]
     reference = _reference(engine, [r for t in kept for r in rows[t.id]]) if needs_reference else {}
-    paid = _token_advantages(batch, rows, reference, s)
+    paid = _token_advantages(batch, rows, reference, s, factors)
     in_loss = needs_reference and s.kl.place == "loss"
     examples = []
     for trajectory in kept:
@@ -67,11 +75,12 @@ def _token_advantages(
     rows: Mapping[str, list[TokenRow]],
     reference: Mapping[str, tuple[float, ...]],
     s: ActionConfig,
+    factors: Factors,
 ) -> dict[str, tuple[float, ...]]:
     """One advantage for each scored token of every row, by row id."""
     if s.advantage == "reinforce++":
         return _reinforce_plus_plus(batch, rows, reference, s)
-    returns = [returns_of(t, s) for t in batch]
+    returns = [returns_of(t, s, factors=factors) for t in batch]
     groups = [t.group for t in batch]
     match s.advantage:
         case "grpo":
@@ -86,7 +95,15 @@ def _token_advantages(
         case "gigpo":
             episodes = [returns_of(t, s, gamma=1.0) for t in batch]
             steps = gigpo(
-                episodes, returns, anchors_of(batch, s), groups, omega=s.step_weight, std=s.std, statistics=s.statistics
+                episodes,
+                returns,
+                anchors_of(batch, s),
+                groups,
+                omega=s.step_weight,
+                alpha=s.episode_weight,
+                scopes=scopes_of(batch, s),
+                std=s.std,
+                statistics=s.statistics,
             )
     if s.cap_invalid:
         valid = [np.array([turn.validity.ok for turn in t.turns]) for t in batch]
@@ -99,7 +116,7 @@ def anchors_of(batch: Sequence[Trajectory], s: ActionConfig) -> Sequence[Sequenc
     states: list[list[Hashable]] = [[turn.observation for turn in t.turns] for t in batch]
     if s.anchor_similarity < 1:
         texts = [[turn.observation for turn in t.turns] for t in batch]
-        states = [list(numbers) for numbers in merge_similar(texts, [t.group for t in batch], s.anchor_similarity)]
+        states = [list(numbers) for numbers in merge_similar(texts, scopes_of(batch, s), s.anchor_similarity)]
     if s.anchor == "state":
         return [
             [(seen, turn.actions) for seen, turn in zip(row, t.turns, strict=True)]
@@ -108,17 +125,26 @@ def anchors_of(batch: Sequence[Trajectory], s: ActionConfig) -> Sequence[Sequenc
     return states
 
 
-def returns_of(trajectory: Trajectory, settings: ActionConfig, gamma: float | None = None) -> list[float]:
-    """Return of every step: the discounted score at the end (by `settings.gamma`), less the penalties of its own action."""
+def scopes_of(batch: Sequence[Trajectory], s: ActionConfig) -> list[str]:
+    """Within what each trajectory's states are compared."""
+    return [t.group if s.anchor_scope == "group" else "batch" for t in batch]
+
+
+def returns_of(
+    trajectory: Trajectory, settings: ActionConfig, gamma: float | None = None, factors: Factors | None = None
+) -> list[float]:
+    """Return of every step: the discounted score at the end (by `settings.gamma`) times the step's factor, less the
+    penalties of its own action."""
     gamma = settings.gamma if gamma is None else gamma
     last = len(trajectory.turns) - 1
+    times = (factors or {}).get(trajectory.id, (1.0,) * (last + 1))
     returns = []
     for i, turn in enumerate(trajectory.turns):
         if settings.format_score is not None and not turn.validity.format:
             returns.append(settings.format_score)
         else:
             penalty = (0.0 if turn.validity.ok else settings.invalid_penalty) + _overlong(turn, settings)
-            returns.append(trajectory.score * gamma ** (last - i) - penalty)
+            returns.append(trajectory.score * gamma ** (last - i) * times[i] - penalty)
     return returns
 
 
@@ -158,11 +184,11 @@ def _tokens_per_turn(trajectory: Trajectory, rows: Sequence[TokenRow]) -> list[i
     return counts
 
 
-def group_metrics(batch: Sequence[Trajectory], settings: ActionConfig) -> dict[str, float]:
+def group_metrics(batch: Sequence[Trajectory], settings: ActionConfig, factors: Factors | None = None) -> dict[str, float]:
     """How many groups could teach, and why the others could not."""
     scores: dict[str, list[float]] = {}
     dead: set[str] = set()
-    for t, is_flat in zip(batch, flat_groups(batch, settings), strict=True):
+    for t, is_flat in zip(batch, flat_groups(batch, settings, factors), strict=True):
         scores.setdefault(t.group, []).append(t.score)
         if is_flat:
             dead.add(t.group)
@@ -177,8 +203,8 @@ def group_metrics(batch: Sequence[Trajectory], settings: ActionConfig) -> dict[s
 
 def _anchor_metrics(batch: Sequence[Trajectory], settings: ActionConfig) -> dict[str, float]:
     """How much GiGPO's step term had to compare."""
-    groups, lengths = [t.group for t in batch], [len(t.turns) for t in batch]
-    sizes = [len(cell) for cell in anchor_groups(anchors_of(batch, settings), groups, lengths)]
+    scopes, lengths = scopes_of(batch, settings), [len(t.turns) for t in batch]
+    sizes = [len(cell) for cell in anchor_groups(anchors_of(batch, settings), scopes, lengths)]
     shared = sum(size for size in sizes if size > 1)
     return {
         "train/anchor_groups": float(len(sizes)),
@@ -187,8 +213,8 @@ def _anchor_metrics(batch: Sequence[Trajectory], settings: ActionConfig) -> dict
     }
 
 
-def flat_groups(batch: Sequence[Trajectory], settings: ActionConfig) -> np.ndarray:
+def flat_groups(batch: Sequence[Trajectory], settings: ActionConfig, factors: Factors | None = None) -> np.ndarray:
     """For each trajectory whether all returns of its group are equal."""
     if not batch:
         return np.zeros(0, bool)
-    return estimators.zero_variance([returns_of(t, settings) for t in batch], [t.group for t in batch])
+    return estimators.zero_variance([returns_of(t, settings, factors=factors) for t in batch], [t.group for t in batch])

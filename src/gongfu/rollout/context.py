@@ -66,11 +66,11 @@ class Context:
             # Last, so that the prompts of one task share their beginning whatever skill they show.
             self._ids = self._encode("\n".join([text, *self._skills()]))
         else:
-            gap = _conversation_gap(self.tokenizer, self.system)
+            gap = conversation_gap(self.tokenizer, self.system)
             if self._open:
                 self._ids.append(self.tokenizer.stop_ids[0])
             if self.rules.remind:
-                text += f"\n{_task(self.task)}"
+                text += f"\n{reminder(self.task)}"
             self._ids.extend(self.tokenizer.encode(gap[0] + text + gap[1]))
 
     def prompt(self) -> tuple[int, ...]:
@@ -96,14 +96,14 @@ class Context:
         if not taken:
             return "\n".join([*self._skills(), text])
         recent = self._history[-self.rules.window :] if self.rules.window else []
-        lines = [_task(self.task), f"You have taken {taken} steps. The last {len(recent)}:"]
+        lines = [reminder(self.task), f"You have taken {taken} steps. The last {len(recent)}:"]
         for number, (observation, action) in enumerate(recent, taken - len(recent) + 1):
             lines.append(f"{number}. Observation: {observation} Action: {action}")
         lines.append(f"Now, step {taken + 1}: {text}")
         return "\n".join([*self._skills(), *lines])
 
 
-def _task(task: Task) -> str:
+def reminder(task: Task) -> str:
     return f"Your task is to: {task.goal}."
 
 
@@ -113,7 +113,7 @@ def _messages(system: str | None, *turns: str) -> list[dict[str, str]]:
 
 
 @lru_cache(maxsize=64)
-def _conversation_gap(tokenizer: Tokenizer, system: str | None) -> tuple[str, str]:
+def conversation_gap(tokenizer: Tokenizer, system: str | None) -> tuple[str, str]:
     """The template's text between a response (its end token included) and the next observation, and after that.
 
     Raises TokenError when the chat template rewrites earlier turns, so that a conversation cannot be appended to.

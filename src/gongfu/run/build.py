@@ -6,7 +6,7 @@ import importlib
 import sys
 from pathlib import Path
 
-from gongfu.config.methods import ProposerConfig, UniSkillConfig
+from gongfu.config.methods import ProposerConfig, RoleAgentConfig, UniSkillConfig
 from gongfu.config.schema import CustomSuiteConfig, Recipe, SuiteConfig, WebShopConfig
 from gongfu.core.errors import ConfigError, EnvError
 from gongfu.core.seeds import seed_for
@@ -143,7 +143,10 @@ def build_method(recipe: Recipe, engine: Engine, collector: Collector, suite: Su
         from gongfu.run.build_uniskill import build_uniskill
 
         return build_uniskill(recipe, recipe.method, engine, collector, suite, folder)
+    if isinstance(recipe.method, RoleAgentConfig):
+        from gongfu.run.build_role_agent import build_role_agent
 
+        return build_role_agent(recipe, recipe.method, engine, collector, suite)
     return GRPO(
         engine=engine,
         collector=collector,

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 from gongfu.core.errors import TaskError
-from gongfu.core.records import Task
+from gongfu.core.records import Task, Trajectory
 from gongfu.envs.household.expert import HouseholdExpert, read_goal
+from gongfu.envs.household.failures import FAILURE_MODES, diagnose
 from gongfu.envs.household.games import Game, find_splits
 from gongfu.envs.household.homes import Family, HomeSpec, kinds_for, make_family, make_home, rooms_for
 from gongfu.envs.household.problem import KINDS, SHORT_KINDS, parse_problem
@@ -137,6 +138,12 @@ class HouseholdSuite:
     def advise(self, task: Task, quality: str, rng: random.Random, *, seen: Sequence[str] = ()) -> Advice:
         """A skill text of a known quality for a generated task; see `gongfu.envs.household.teacher`."""
         return advise(self.family(task), read_goal(task.goal).object, quality, rng, seen=seen)
+
+    failure_modes = FAILURE_MODES
+
+    def diagnose(self, trajectory: Trajectory) -> str:
+        """Why an episode failed, measured; see `gongfu.envs.household.failures`."""
+        return diagnose(trajectory)
 
     # ------------------------------------------------------------------ what is behind a task
 

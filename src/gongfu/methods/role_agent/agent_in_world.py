@@ -1,0 +1,176 @@
+"""Agent-In-World: the same model, in the environment's place, says why episodes failed and which earlier ones failed likewise.
+
+What is written steers which tasks are drawn; nothing here is trained (Role-Agent, arXiv 2606.10917).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gongfu.config.methods import FailureConfig
+from gongfu.core.errors import EngineError
+from gongfu.core.records import Trajectory
+from gongfu.core.seeds import seed_for
+from gongfu.credit.similarity import similarity
+from gongfu.engine.protocol import Engine, Sample, SampleRequest
+from gongfu.methods.role_agent.curriculum import Failure
+from gongfu.rollout.collector import wait
+
+FIELDS = ("failure_mode", "detail", "critical_step", "lesson", "query")
+"""What a reflection holds: the dominant failure mode, what happened, the step of no return, what carries over, and words to
+find similar failures by."""
+
+_JOB = (
+    "You watched an agent fail at a task. Say why, inside one <reflection> block with these lines:\n"
+    "failure_mode: one of {modes}\ndetail: what went wrong, in one sentence\ncritical_step: number of the step after which "
+    "success was out of reach\nlesson: what to do better, so that it helps with other tasks too\nquery: a few words by which "
+    "failures like this one can be found"
+)
+_SELECT = (
+    "Below are failures of the mode {mode} that an agent shows now, and a numbered list of earlier failures. Choose at most "
+    "{most} earlier ones whose tasks would train what goes wrong now. Answer with one <selected_tasks> block, a line for each: "
+    "its number, a colon, and the reason in one sentence.\nNow:\n{now}\nEarlier:\n{earlier}"
+)
+_BLOCK = re.compile(r"<reflection>(.*?)</reflection>", re.DOTALL)
+_SELECTED = re.compile(r"<selected_tasks>(.*?)</selected_tasks>", re.DOTALL)
+_SHOWN_NOW = 4
+"""New failures of a mode that the model is shown when it looks for similar ones."""
+
+
+class Diagnoses(Protocol):
+    """What a suite offers for Agent-In-World: names of its failure modes, and its own diagnosis of an episode."""
+
+    failure_modes: Sequence[str]
+
+    def diagnose(self, trajectory: Trajectory) -> str:
+        """The failure mode of a failed episode, measured."""
+        ...
+
+
+@dataclass(frozen=True)
+class Reflection:
+    """What a failed episode was made of; fields that could not be read are empty."""
+
+    mode: str
+    detail: str = ""
+    critical_step: str = ""
+    lesson: str = ""
+    query: str = ""
+
+
+@dataclass(frozen=True)
+class AgentInWorld:
+    """The policy in the role of the one who looks on."""
+
+    engine: Engine
+    adapter: str
+    settings: FailureConfig
+    modes: Sequence[str]
+    seed: int
+    diagnose: Diagnoses | None = None
+    """The suite, where it can tell failure modes itself."""
+
+    def read(self, failed: Sequence[Trajectory], step: int) -> tuple[list[Failure], dict[str, float]]:
+        """A failure for every failed episode, and how often what was written can be read and is what the suite measures."""
+        measured = [self.diagnose.diagnose(t) if self.diagnose else "" for t in failed]
+        by_suite = self.settings.writer == "measured"
+        written = [Reflection(mode) for mode in measured] if by_suite else self._write(failed, step)
+        failures = [
+            Failure(t.task.id, t.task.kind, t.task.goal, r.mode, r.query or f"{r.mode} {t.task.goal}", step)
+            for t, r in zip(failed, written, strict=True)
+        ]
+        count = max(1, len(failed))
+        metrics = {
+            "failures/read": float(len(failed)),
+            "failures/unreadable": sum(not r.mode for r in written) / count,
+            **{f"failures/mode/{mode}": sum(r.mode == mode for r in written) / count for mode in self.modes},
+        }
+        if self.diagnose and not by_suite:
+            right = sum(r.mode == m for r, m in zip(written, measured, strict=True))
+            metrics["failures/agreement"] = right / count
+            metrics |= {f"failures/measured/{mode}": measured.count(mode) / count for mode in self.modes}
+        return failures, metrics
+
+    def select(self, mode: str, now: Sequence[Failure], earlier: Sequence[Failure], most: int) -> list[Failure]:
+        """Those of `earlier` that are like the failures of now, at most one a task. Implements `curriculum.Select`."""
+        if self.settings.retrieval == "similarity" or not earlier:
+            alike = sorted(earlier, key=lambda f: -max(similarity(f.query, n.query) for n in now))
+            return _one_a_task(alike, most)
+        text = _SELECT.format(
+            mode=mode,
+            most=most,
+            now="\n".join(f"- {f.goal}: {f.query}" for f in now[-_SHOWN_NOW:]),
+            earlier="\n".join(f"{i}. {f.goal}: {f.mode}: {f.query}" for i, f in enumerate(earlier, 1)),
+        )
+        (answer,) = self._sample([text], "select", now[-1].step, [mode])
+        return _one_a_task(_selected("" if answer is None else self._text(answer), earlier), most)
+
+    def _write(self, failed: Sequence[Trajectory], step: int) -> list[Reflection]:
+        names = [t.id for t in failed]
+        if self.settings.writer == "choose":
+            asked = [f"{_story(t)}\nWhat went wrong: {', '.join(self.modes)}?" for t in failed]
+            answers = self._sample(asked, "reflect", step, names, choices=self.modes)
+            return [Reflection("" if a is None else self.modes[a.choice or 0]) for a in answers]
+        asked = [f"{_JOB.format(modes=', '.join(self.modes))}\n{_story(t)}" for t in failed]
+        answers = self._sample(asked, "reflect", step, names)
+        return [parse_reflection("" if a is None else self._text(a), self.modes) for a in answers]
+
+    def _sample(
+        self, texts: Sequence[str], purpose: str, step: int, names: Sequence[str], choices: Sequence[str] = ()
+    ) -> list[Sample | None]:
+        tokenizer = self.engine.tokenizer
+        listed = tuple((*tokenizer.encode(c), tokenizer.stop_ids[0]) for c in choices) or None
+        requests = [
+            SampleRequest(
+                prompt=tuple(tokenizer.encode(tokenizer.render([{"role": "user", "content": text}], generation=True))),
+                adapter=self.adapter,
+                seed=seed_for(self.seed, purpose=f"agent in world/{purpose}", step=step, task=name),
+                max_tokens=self.settings.max_response,
+                temperature=self.settings.temperature,
+                choices=listed,
+            )
+            for text, name in zip(texts, names, strict=True)
+        ]
+        answers = wait(self.engine.sample(requests)) if requests else []
+        return [None if isinstance(answer, EngineError) else answer[0] for answer in answers]
+
+    def _text(self, answer: Sample) -> str:
+        stop = self.engine.tokenizer.stop_ids
+        return self.engine.tokenizer.decode([token for token in answer.tokens if token not in stop])
+
+
+def parse_reflection(text: str, modes: Sequence[str]) -> Reflection:
+    """Read a reflection. One without a block, or with a failure mode that is not listed, has mode "".
+
+    >>> parse_reflection("<reflection>failure_mode: looped\\nlesson: read the goal</reflection>", ["looped"])
+    Reflection(mode='looped', detail='', critical_step='', lesson='read the goal', query='')
+    """
+    block = _BLOCK.search(text)
+    found: Mapping[str, str] = {}
+    if block:
+        pairs = (line.partition(":") for line in block[1].splitlines() if ":" in line)
+        found = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    mode = found.get("failure_mode", "")
+    return Reflection(mode if mode in modes else "", *(found.get(name, "") for name in FIELDS[1:]))
+
+
+def _selected(text: str, earlier: Sequence[Failure]) -> list[Failure]:
+    block = _SELECTED.search(text)
+    numbers = re.findall(r"^\s*(\d+)\s*[.:]", block[1], re.MULTILINE) if block else []
+    return [earlier[int(n) - 1] for n in numbers if 1 <= int(n) <= len(earlier)]
+
+
+def _one_a_task(failures: Sequence[Failure], most: int) -> list[Failure]:
+    by_task: dict[str, Failure] = {}
+    for failure in failures:
+        by_task.setdefault(failure.task, failure)
+    return list(by_task.values())[:most]
+
+
+def _story(trajectory: Trajectory) -> str:
+    lines = [trajectory.turns[0].observation, f"Task: {trajectory.task.goal}."]
+    lines += [f"{n}. {turn.action}" for n, turn in enumerate(trajectory.turns, 1)]
+    return "\n".join([*lines, f"Last observation: {trajectory.final_observation}", "Outcome: failure."])

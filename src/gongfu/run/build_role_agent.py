@@ -1,0 +1,49 @@
+"""From a recipe to Role-Agent with its predictions and its failure curriculum."""
+
+from __future__ import annotations
+
+from gongfu.config.methods import RoleAgentConfig
+from gongfu.config.schema import Recipe
+from gongfu.core.errors import ConfigError
+from gongfu.engine.protocol import Engine
+from gongfu.envs.protocol import Suite
+from gongfu.methods.role_agent.agent_in_world import AgentInWorld
+from gongfu.methods.role_agent.curriculum import FailureCurriculum
+from gongfu.methods.role_agent.method import RoleAgent
+from gongfu.methods.role_agent.world_in_agent import WorldInAgent, horizon_of
+from gongfu.rollout.collector import Collector
+from gongfu.rollout.tasks import TaskSampler
+from gongfu.run.build import ACTOR, build_actor, optim_params, schedule
+
+
+def build_role_agent(recipe: Recipe, s: RoleAgentConfig, engine: Engine, collector: Collector, suite: Suite) -> RoleAgent:
+    seed = recipe.run.seed
+    horizon = horizon_of(s.prediction, suite.max_steps)
+    system = collector.rules.system(collector.instructions)
+    return RoleAgent(
+        engine=engine,
+        collector=collector,
+        actor=build_actor(recipe, engine, purpose="train", temperature=recipe.rollout.temperature),
+        curriculum=FailureCurriculum(TaskSampler(suite.tasks("train"), seed), s.failures, seed),
+        world=WorldInAgent(engine, ACTOR, collector.rules, system, s.prediction, horizon, seed) if horizon else None,
+        onlooker=_onlooker(s, engine, suite, seed) if s.failures.share else None,
+        settings=s,
+        optim=optim_params(recipe, recipe.optim.lr),
+        schedule=schedule(recipe),
+        seed=seed,
+        adapter=ACTOR,
+        concurrency=recipe.rollout.concurrency,
+    )
+
+
+def _onlooker(s: RoleAgentConfig, engine: Engine, suite: Suite, seed: int) -> AgentInWorld:
+    modes = getattr(suite, "failure_modes", ())
+    if not modes:
+        raise ConfigError(
+            f"suite {suite.name!r} names no failure modes (failure_modes), which Agent-In-World sorts failures by: "
+            "give it some, or set method.failures.share = 0"
+        )
+    can_measure = hasattr(suite, "diagnose")
+    if s.failures.writer == "measured" and not can_measure:
+        raise ConfigError(f'suite {suite.name!r} cannot measure failures (diagnose): set method.failures.writer = "tagged"')
+    return AgentInWorld(engine, ACTOR, s.failures, modes, seed, suite if can_measure else None)  # type: ignore[arg-type]

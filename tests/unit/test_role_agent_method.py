@@ -1,0 +1,260 @@
+"""Role-Agent on a real tiny model: predictions scale returns, failures choose tasks; each is cut."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+
+import pytest
+
+from gongfu.config.load import load
+from gongfu.config.methods import FailureConfig
+from gongfu.config.schema import Recipe
+from gongfu.core.errors import ConfigError
+from gongfu.core.records import Task, Trajectory
+from gongfu.methods.role_agent.agent_in_world import AgentInWorld, parse_reflection
+from gongfu.methods.role_agent.curriculum import Failure, FailureCurriculum
+from gongfu.methods.role_agent.world_in_agent import _read, similarities
+from gongfu.rollout.tasks import TaskSampler
+from gongfu.run.build import build_collector, build_engine, build_method, build_runner, build_suite
+from toy import TOY_RECIPE, ToySuite, tiny_agent
+
+
+class BlamingToy(ToySuite):
+    """The toy suite with failure modes; an episode's is how many picks were right."""
+
+    failure_modes = ("none right", "one right", "two right")
+
+    def diagnose(self, trajectory: Trajectory) -> str:
+        return self.failure_modes[round(trajectory.score * 3)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tiny_agent(tmp_path_factory.mktemp("agent"))
+
+
+def make(folder, tmp_path, *overrides):
+    settings = [
+        *TOY_RECIPE,
+        f"--engine.model={folder}",
+        "--suite.object=test_role_agent_method:BlamingToy",
+        "--method.name=role_agent",
+        "--method.prediction.mode=continue",
+        "--method.prediction.max-response=12",
+        "--method.failures.writer=choose",
+        "--method.failures.retrieval=similarity",
+        "--method.failures.every=1",
+        *overrides,
+    ]
+    recipe = load(Recipe, files=[], overrides=settings).config
+    suite = build_suite(recipe.suite)
+    engine = build_engine(recipe, tmp_path)
+    engine.sync()
+    collector = build_collector(recipe, suite, engine.tokenizer, build_runner(recipe, suite))
+    return build_method(recipe, engine, collector, suite, tmp_path)
+
+
+def test_a_step_predicts_reads_failures_and_trains(folder, tmp_path):
+    method = make(folder, tmp_path)
+    metrics = method.step(0).metrics
+    turns = sum(len(t.turns) for t in method.step(1).trajectories)
+    assert metrics["prediction/count"] == turns == 2 * 4 * 3
+    assert 0 < metrics["prediction/similarity"] < 1 and metrics["prediction/factor"] > 1
+    assert metrics["failures/read"] > 0 and metrics["failures/pool"] > 0
+    assert metrics["actor/grad_norm"] > 0
+
+
+@pytest.mark.parametrize("mode", ["ask", "continue"])
+@pytest.mark.parametrize("context", ["append", "window"])
+def test_predictions_are_of_the_steps_that_come_and_of_none_beyond_the_end(folder, tmp_path, mode, context):
+    method = make(
+        folder,
+        tmp_path,
+        f"--method.prediction.mode={mode}",
+        f"--rollout.context={context}",
+        "--method.prediction.horizon=0.67",
+    )
+    played = method.step(0).trajectories
+    predicted = method.world.predict(played, 0)
+    for t in played:
+        assert [len(texts) for texts in predicted[t.id]] == [2, 2, 1]
+        assert [len(row) for row in similarities(t, predicted[t.id])] == [2, 2, 1]
+    assert predicted == method.world.predict(played[::-1], 0), "the order of the episodes must not matter"
+
+
+def test_a_perfect_prediction_is_worth_one_and_a_missing_one_nothing(folder, tmp_path):
+    (t, *_) = make(folder, tmp_path).step(0).trajectories
+    seen = [turn.observation for turn in t.turns[1:]] + [t.final_observation]
+    assert similarities(t, [[seen[0], seen[1]], [""], [seen[2]]]) == [[1.0, 1.0], [0.0], [1.0]]
+
+
+def test_blocks_are_read_by_their_number():
+    assert _read('<predict h="2">later</predict> <predict h="1"> soon </predict>', 3) == ["soon", "later", ""]
+    assert _read("soon", 1) == [""]
+
+
+def test_predicting_for_successes_only_trains_the_same(folder, tmp_path):
+    """A failed episode's return is 0 whatever it foresees."""
+    few, all_ = (make(folder, tmp_path / of, f"--method.prediction.of={of}") for of in ("successes", "all"))
+    a, b = few.step(0).metrics, all_.step(0).metrics
+    assert a["actor/grad_norm"] == pytest.approx(b["actor/grad_norm"], rel=1e-5)
+    assert a["prediction/count"] < b["prediction/count"]
+
+
+def test_without_predictions_the_update_is_another(folder, tmp_path):
+    cut, whole = make(folder, tmp_path / "a", "--method.prediction.horizon=0"), make(folder, tmp_path / "b")
+    a, b = cut.step(0).metrics, whole.step(0).metrics
+    assert "prediction/count" not in a
+    assert a["actor/grad_norm"] != pytest.approx(b["actor/grad_norm"], rel=1e-3)
+
+
+# ---------------------------------------------------------------------- failures
+
+
+def tasks(count: int = 40) -> list[Task]:
+    return [Task(f"t{i}", "toy", "k", f"goal {i}", "train") for i in range(count)]
+
+
+def curriculum(**settings) -> FailureCurriculum:
+    return FailureCurriculum(TaskSampler(tasks(), 0), FailureConfig(**{"every": 1, **settings}), 0)
+
+
+def failure(task: int, mode: str = "lost", step: int = 0) -> Failure:
+    return Failure(f"t{task}", "k", f"goal {task}", mode, f"{mode} {task}", step)
+
+
+def own(mode, now, earlier, most):
+    """Selects the failures of the mode itself."""
+    return [f for f in earlier if f.mode == mode][:most]
+
+
+def test_failures_change_which_tasks_are_drawn():
+    """The cut: with the curriculum disconnected the failing task is drawn as often as any."""
+    steered, cut = curriculum(share=0.5), curriculum(share=0.5)
+    for c in (steered, cut):
+        c.record([], [failure(7)])
+    steered.look(0, own)
+    counts = [Counter(t.id for k in range(1, 41) for t in c.draw(k, 4)[0])["t7"] for c in (steered, cut)]
+    assert counts[0] >= 30 and counts[1] <= 5
+    assert sum(steered.draw(k, 4)[1] for k in range(1, 41)) >= 30 and not any(cut.draw(k, 4)[1] for k in range(1, 41))
+
+
+def test_a_task_of_the_pool_is_drawn_once_a_step():
+    c = curriculum(share=1.0)
+    c.record([], [failure(7), failure(8)])
+    c.look(0, own)
+    drawn, replaced = c.draw(1, 4)
+    assert replaced == 2 and Counter(t.id for t in drawn)["t7"] <= 2
+
+
+def test_frequent_modes_weigh_more_and_focus_sharpens_that():
+    weights = {}
+    for focus in (1.0, 0.5):
+        c = curriculum(focus=focus)
+        c.record([], [failure(1, "a"), failure(2, "a"), failure(3, "a"), failure(4, "b")])
+        c.look(0, own)
+        weights[focus] = (c.pool["t1"], c.pool["t4"])
+    assert weights[1.0] == (0.75, 0.25) and weights[0.5] == (0.5625, 0.0625)
+
+
+def test_old_weights_decay_and_fall_out_at_the_floor():
+    c = curriculum(decay=0.5, floor=0.3)
+    c.record([], [failure(1)])
+    c.look(0, own)
+    assert c.pool == {"t1": 1.0}
+    c.look(1, own)
+    assert c.pool == {"t1": 0.5}, "no new failures: nothing but decay"
+    c.look(2, own)
+    assert c.pool == {}
+
+
+def test_only_the_most_frequent_modes_are_looked_at():
+    c = curriculum(modes=1)
+    c.record([], [failure(1, "a"), failure(2, "a"), failure(3, "b"), failure(4, "")])
+    c.look(0, own)
+    assert set(c.pool) == {"t1", "t2"}
+
+
+def test_a_solved_task_leaves_the_pool_after_two_groups(folder, tmp_path):
+    c = curriculum(solved_after=2)
+    c.record([], [failure(1)])
+    c.look(0, own)
+    (t, *_) = make(folder, tmp_path).step(0).trajectories
+    win = dataclasses.replace(t, task=tasks()[1], group="g", outcome="success")
+    loss = dataclasses.replace(win, outcome="failure")
+    c.record([win, win], [])
+    c.record([win, loss], [])
+    c.record([win, win], [])
+    assert "t1" in c.pool, "a failure in between starts the count anew"
+    c.record([win, win], [])
+    assert "t1" not in c.pool
+
+
+def test_memory_is_bounded_and_gives_up_the_oldest_of_the_most_frequent_mode():
+    c = curriculum(capacity=3)
+    c.record([], [failure(1, "a"), failure(2, "b"), failure(3, "a"), failure(4, "a")])
+    assert [f.task for f in c.memory] == ["t2", "t3", "t4"]
+
+
+def test_a_resumed_curriculum_draws_the_same(folder, tmp_path):
+    method = make(folder, tmp_path / "a")
+    method.step(0)
+    other = make(folder, tmp_path / "b")
+    other.restore(method.state())
+    assert other.curriculum.draw(1, 2) == method.curriculum.draw(1, 2)
+    assert other.state() == method.state()
+
+
+def test_a_reflection_is_read_strictly():
+    text = "<reflection>\nfailure_mode: b\ndetail: it looked: twice\ncritical_step: 3\nlesson: l\nquery: q\n</reflection>"
+    found = parse_reflection(text, ["a", "b"])
+    assert (found.mode, found.detail, found.critical_step, found.query) == ("b", "it looked: twice", "3", "q")
+    assert parse_reflection(text, ["a"]).mode == "" and parse_reflection("b", ["b"]).mode == ""
+
+
+def test_what_is_written_is_compared_with_what_is_measured(folder, tmp_path):
+    method = make(folder, tmp_path)
+    metrics = method.step(0).metrics
+    assert 0 <= metrics["failures/agreement"] <= 1
+    assert sum(metrics[f"failures/mode/{mode}"] for mode in BlamingToy.failure_modes) == pytest.approx(1)
+    assert sum(metrics[f"failures/measured/{mode}"] for mode in BlamingToy.failure_modes) == pytest.approx(1)
+    measured = make(folder, tmp_path / "m", "--method.failures.writer=measured").step(0).metrics
+    assert "failures/agreement" not in measured
+    assert measured["failures/mode/one right"] == metrics["failures/measured/one right"]
+
+
+@pytest.mark.parametrize("retrieval", ["model", "similarity"])
+def test_like_failures_are_selected_one_a_task(folder, tmp_path, retrieval):
+    method = make(folder, tmp_path)
+    onlooker: AgentInWorld = dataclasses.replace(
+        method.onlooker, settings=FailureConfig(writer="choose", retrieval=retrieval, max_response=12)
+    )
+    earlier = [failure(1, "lost"), failure(1, "lost"), failure(2, "burnt")]
+    found = onlooker.select("burnt", [failure(2, "burnt", step=3)], earlier, 1)
+    if retrieval == "similarity":
+        assert [f.task for f in found] == ["t2"]
+    else:
+        assert found == [], "a random model writes no list that can be read"
+
+
+def test_numbers_beyond_the_list_are_not_selected():
+    from gongfu.methods.role_agent.agent_in_world import _selected
+
+    earlier = [failure(1), failure(2)]
+    assert _selected("<selected_tasks>\n2: alike\n7: no\n</selected_tasks>", earlier) == [earlier[1]]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "word"),
+    [
+        (["--suite.object=toy:ToySuite"], "failure_modes"),
+        (["--method.advantage=grpo"], "gigpo"),
+        (["--method.prediction.horizon=0", "--method.failures.share=0"], "nothing of Role-Agent"),
+    ],
+)
+def test_bad_settings_are_refused(folder, tmp_path, overrides, word):
+    with pytest.raises(ConfigError, match=word):
+        make(folder, tmp_path, *overrides)
+
+
