@@ -63,3 +63,19 @@ def test_what_a_demonstrator_writes_is_read_back(format, action):
 
 def test_without_a_list_every_action_is_admissible():
     assert parse("plain", "anything", admissible=None).validity.ok
+
+
+@pytest.mark.parametrize(
+    ("action", "admissible"),
+    [
+        ("search[red shoes]", True),
+        ("search[<your query>]", True),
+        ("search[]", False),
+        ("search[ ]", False),
+        ("search[red shoes", False),
+        ("click[<b>]", True),
+        ("click[red]", False),
+    ],
+)
+def test_any_words_fill_an_open_place(action, admissible):
+    assert parse("plain", action, admissible=("search[<your query>]", "click[<b>]")).validity.admissible is admissible

@@ -82,6 +82,66 @@ class HouseholdConfig(Section):
     seed: int = 0
 
 
+class WebShopConfig(Section):
+    """WebShop: the official files, or a generated shop."""
+
+    name: Literal["webshop"] = "webshop"
+    items: str = ""
+    """Path of the catalogue, items_shuffle_1000.json or items_shuffle.json; empty = a generated shop."""
+    attributes: str = ""
+    """Path of the attributes of `items`, items_ins_v2_1000.json or items_ins_v2.json."""
+    instructions: str = ""
+    """Path of the human instructions, items_human_ins.json; empty = the synthetic instructions of `attributes`."""
+    test: int = Field(default=500, ge=0)
+    """Official goals of the split, the first of all in their usual order."""
+    dev: int = Field(default=1000, ge=0)
+    """Official goals of the split, the next ones; all others are of the split train."""
+    products: Positive = 1000
+    """Size of a generated shop."""
+    train: Positive = 1200
+    """Generated tasks of the split."""
+    seen: Positive = 300
+    """The same kinds of products as in train, but other products."""
+    unseen: Positive = 300
+    """Kinds of products that train never asks for."""
+    observation: Literal["text", "text_rich", "brief"] = "text"
+    """text, text_rich: the original's pages. brief: without buttons, and with the instruction on the first page only."""
+    score: Literal["reward", "success"] = "reward"
+    """What an episode is paid: the official reward, or 1 for the full reward and 0 for less (GiGPO's and UniSkill's code)."""
+    queries: int = Field(default=4, ge=0)
+    """Most search queries that are listed, made from the instruction; 0 = one open search for models that write their own."""
+    results_per_page: Positive = 10
+    show_attributes: bool = False
+    """Give items a page of their attributes."""
+    show_chosen: bool = False
+    """End the pages of an item with the options chosen so far."""
+    max_steps: Positive = 15
+    seed: int = 0
+    """Of the generated shop, of prices within a range and of price limits."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Tasks of the splits whose size is a setting."""
+        return self.model_dump(include={"test", "dev"} if self.items else {"train", "seen", "unseen"})
+
+    @model_validator(mode="after")
+    def _fits(self) -> WebShopConfig:
+        if self.items and not self.attributes:
+            raise ValueError(
+                "items needs the file of their attributes too (items_ins_v2_1000.json beside items_shuffle_1000.json)"
+            )
+        official, generated = ("attributes", "instructions", "test", "dev"), ("products", "train", "seen", "unseen")
+        idle = generated if self.items else official
+        if changed := [key for key in idle if getattr(self, key) != type(self).model_fields[key].default]:
+            why = (
+                "describe a generated shop, and items are given"
+                if self.items
+                else "belong to official items, and none are given"
+            )
+            raise ValueError(f"{', '.join(changed)} {why}: leave them out, or change items")
+        return self
+
+
 class CustomSuiteConfig(Section):
     """A suite of your own: any object with the methods of `gongfu.envs.protocol.Suite`."""
 
@@ -235,7 +295,7 @@ class PretrainConfig(Section):
     """Folder that receives the weights."""
 
 
-SuiteConfig = Annotated[HouseholdConfig | CustomSuiteConfig, Field(discriminator="name")]
+SuiteConfig = Annotated[HouseholdConfig | WebShopConfig | CustomSuiteConfig, Field(discriminator="name")]
 
 
 class Recipe(Section):
@@ -259,6 +319,8 @@ class Recipe(Section):
                 f"rollout.max_response ({self.rollout.max_response}) must be smaller than rollout.max_context "
                 f"({self.rollout.max_context})"
             )
+        if self.rollout.mode == "choose" and isinstance(self.suite, WebShopConfig) and not self.suite.queries:
+            raise ValueError('rollout.mode = "choose" writes no search of its own: set suite.queries above 0')
         if self.rollout.temperature == 0:
             raise ValueError("rollout.temperature 0 samples greedily: rollouts of a group would be equal and cannot be trained")
         return self

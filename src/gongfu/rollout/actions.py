@@ -12,6 +12,7 @@ from gongfu.core.records import Validity
 ActionFormat = Literal["plain", "tagged"]
 
 _TAG = re.compile(r"</?(?:think|action)>")
+_OPEN = re.compile(r"<your [a-z ]+>")
 _TAGGED = re.compile(r"\s*<think>(.+?)</think>\s*<action>(.+?)</action>\s*", re.DOTALL)
 
 
@@ -42,6 +43,7 @@ def parse_action(format: ActionFormat, text: str, *, finished: bool, admissible:
     `text` is the response without its end token, `finished` says whether it had one (a response cut by its length has a
     wrong format). "plain": the whole text is the action, on one line. "tagged": exactly one think block, then exactly one
     action block, nothing around (the strict rule of UniSkill's reference code). Format and admissibility are judged apart.
+    An admissible action may leave a place open, "search[<your query>]", which any words fill.
     """
     start, end = _strip(text, 0, len(text))
     problem = ""
@@ -59,9 +61,19 @@ def parse_action(format: ActionFormat, text: str, *, finished: bool, admissible:
         else:
             start, end = _strip(text, *match.span(2))
     action = text[start:end]
-    listed = admissible is None or action in admissible
+    listed = admissible is None or action in admissible or any(_fills(action, open) for open in admissible)
     reason = problem or ("" if listed else "not an admissible action")
     return ParsedAction(action, Validity(format=not problem, admissible=listed, reason=reason), (start, end))
+
+
+def _fills(action: str, admissible: str) -> bool:
+    """Whether an action is an admissible one with its open place <...> filled."""
+    slot = _OPEN.search(admissible)
+    if slot is None:
+        return False
+    before, after = admissible[: slot.start()], admissible[slot.end() :]
+    filling = action[len(before) : len(action) - len(after)]
+    return action == f"{before}{filling}{after}" and bool(filling.strip())
 
 
 def _strip(text: str, start: int, end: int) -> tuple[int, int]:

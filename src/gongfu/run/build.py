@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from gongfu.config.methods import ProposerConfig, RoleAgentConfig, UniSkillConfig
-from gongfu.config.schema import CustomSuiteConfig, Recipe, SuiteConfig
+from gongfu.config.schema import CustomSuiteConfig, Recipe, SuiteConfig, WebShopConfig
 from gongfu.core.errors import ConfigError, EnvError
 from gongfu.core.seeds import seed_for
 from gongfu.engine.protocol import Engine, LoraSpec, OptimParams, Tokenizer
@@ -28,6 +28,10 @@ def build_suite(config: SuiteConfig) -> Suite:
     """The suite of a recipe. Raises ConfigError or TaskError before anything expensive starts."""
     if isinstance(config, CustomSuiteConfig):
         return _custom_suite(config)
+    if isinstance(config, WebShopConfig):
+        from gongfu.envs.webshop.suite import WebShopSuite
+
+        return WebShopSuite(**config.model_dump(exclude={"name", "test", "dev", "train", "seen", "unseen"}), sizes=config.sizes)
     from gongfu.envs.household.suite import HouseholdSuite
 
     settings = config.model_dump(exclude={"name", "kinds", "train", "seen", "unseen"})
