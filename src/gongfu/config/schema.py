@@ -82,6 +82,86 @@ class HouseholdConfig(Section):
     seed: int = 0
 
 
+class SearchQAConfig(Section):
+    """Questions to be answered by search, over generated worlds or over the passages of a file."""
+
+    name: Literal["searchqa"] = "searchqa"
+    source: str = "generated"
+    """"generated"; a file of questions (nine tenths of them are the split train, the others seen); or a folder with one such
+    file a split (train.jsonl, hotpotqa.json, ...)."""
+    corpus: str = ""
+    """File of the passages that the questions of a file are searched in; empty = those that the questions bring along."""
+    kinds: tuple[str, ...] = ()
+    """Types of questions to keep (generated: one_hop, two_hop, three_hop, comparison); empty = all."""
+    retriever: Literal["bm25", "dense", "server"] = "bm25"
+    """dense: cosine of embeddings. server: a search server that speaks as Search-R1's, at `url`."""
+    embedder: str = ""
+    """dense: folder or hub id of an embedding model; empty = the small one of the extra "embed"."""
+    url: str = ""
+    top_k: Positive = 3
+    """Passages that a search shows."""
+    max_steps: Positive = 6
+    """Searches and the answer; the papers have 4."""
+    candidates: bool = True
+    """List likely actions, by the names in question and passages. Other texts are accepted, but then count as not admissible."""
+    score: Literal["f1", "em"] = "f1"
+    """What an episode is scored, and so paid: F1 or exact match. Success is exact match."""
+    worlds: Positive = 12
+    """Generated worlds of the splits train and seen."""
+    unseen_worlds: Positive = 4
+    """Further worlds, of the split unseen only."""
+    people: int = Field(default=16, ge=4, le=96)
+    """People of a generated world; other things are in proportion, some 3.4 passages a person."""
+    train: Positive = 1200
+    """Generated tasks of the split."""
+    seen: Positive = 300
+    unseen: Positive = 300
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _fits(self) -> SearchQAConfig:
+        if self.embedder and self.retriever != "dense":
+            raise ValueError('an embedder is used by retriever = "dense" only; set that, or leave embedder empty')
+        if bool(self.url) != (self.retriever == "server"):
+            raise ValueError('retriever = "server" needs a url, and only that uses one')
+        if self.source == "generated" and (self.corpus or self.retriever == "server"):
+            raise ValueError("generated worlds bring their own passages: leave out corpus and url, or set source to a file")
+        if self.corpus and self.retriever == "server":
+            raise ValueError("a search server has its own passages: leave out corpus")
+        if self.source != "generated":
+            _refuse_set(self, "worlds", "unseen_worlds", "people", "train", "seen", "unseen", "seed")
+        return self
+
+
+class SokobanConfig(Section):
+    """Sokoban in text: generated rooms that can be solved, or files of Boxoban levels."""
+
+    name: Literal["sokoban"] = "sokoban"
+    source: str = "generated"
+    """"generated", or a folder of Boxoban files named by their split (train.txt, ...)."""
+    size: int = Field(default=6, ge=5, le=12)
+    """Width and height of a generated room, its outer walls included."""
+    boxes: int = Field(default=1, ge=1, le=4)
+    solution: tuple[Positive, Positive] = (3, 12)
+    """Fewest and most moves of the shortest solution of a generated room."""
+    max_steps: Positive = 15
+    score: Literal["outcome", "boxes"] = "outcome"
+    """What an episode is scored, and so paid. outcome: 1 for a solved room. boxes: the share of boxes on targets at its end."""
+    train: Positive = 1200
+    """Generated tasks of the split."""
+    seen: Positive = 300
+    unseen: Positive = 300
+    facts: bool = False
+    """Give the state as predicates with every observation."""
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _fits(self) -> SokobanConfig:
+        if self.source != "generated":
+            _refuse_set(self, "size", "boxes", "solution", "train", "seen", "unseen", "seed")
+        return self
+
+
 class CustomSuiteConfig(Section):
     """A suite of your own: any object with the methods of `gongfu.envs.protocol.Suite`."""
 
@@ -235,7 +315,17 @@ class PretrainConfig(Section):
     """Folder that receives the weights."""
 
 
-SuiteConfig = Annotated[HouseholdConfig | CustomSuiteConfig, Field(discriminator="name")]
+SuiteConfig = Annotated[
+    HouseholdConfig | SearchQAConfig | SokobanConfig | CustomSuiteConfig,
+    Field(discriminator="name"),
+]
+
+
+def _refuse_set(section: Section, *names: str) -> None:
+    """Raises ValueError for settings of generated tasks that would do nothing."""
+    changed = [name for name in names if getattr(section, name) != type(section).model_fields[name].default]
+    if changed:
+        raise ValueError(f'{", ".join(changed)} are for generated tasks: set source = "generated", or leave them out')
 
 
 class Recipe(Section):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import cache, partial
 from pathlib import Path
 
 from gongfu.config.methods import ProposerConfig, UniSkillConfig
-from gongfu.config.schema import CustomSuiteConfig, Recipe, SuiteConfig
+from gongfu.config.schema import CustomSuiteConfig, HouseholdConfig, Recipe, SearchQAConfig, SokobanConfig, SuiteConfig
 from gongfu.core.errors import ConfigError, EnvError
 from gongfu.core.seeds import seed_for
 from gongfu.engine.protocol import Engine, LoraSpec, OptimParams, Tokenizer
@@ -19,20 +20,43 @@ from gongfu.rollout.actor import ModelActor
 from gongfu.rollout.collector import Collector
 from gongfu.rollout.context import TextRules
 from gongfu.rollout.tasks import TaskSampler
+from gongfu.skills.dense import Embedder
 
 ACTOR = "actor"
 """Name of the adapter that acts."""
+
+_SEARCH_INSTRUCTION = "Given a question, retrieve passages that help to answer it"
 
 
 def build_suite(config: SuiteConfig) -> Suite:
     """The suite of a recipe. Raises ConfigError or TaskError before anything expensive starts."""
     if isinstance(config, CustomSuiteConfig):
         return _custom_suite(config)
-    from gongfu.envs.household.suite import HouseholdSuite
-
-    settings = config.model_dump(exclude={"name", "kinds", "train", "seen", "unseen"})
+    settings = config.model_dump(exclude={"name", "kinds", "embedder", "train", "seen", "unseen"})
     sizes = {"train": config.train, "seen": config.seen, "unseen": config.unseen}
-    return HouseholdSuite(**settings, kinds=config.kinds or None, sizes=sizes)
+    match config:
+        case SearchQAConfig():
+            from gongfu.envs.searchqa.suite import SearchQASuite
+
+            embedder = partial(_embedder, config.embedder) if config.retriever == "dense" else None
+            return SearchQASuite(**settings, kinds=config.kinds or None, sizes=sizes, embedder=embedder)
+        case SokobanConfig():
+            from gongfu.envs.sokoban.suite import SokobanSuite
+
+            return SokobanSuite(**settings, sizes=sizes)
+        case HouseholdConfig():
+            from gongfu.envs.household.suite import HouseholdSuite
+
+            return HouseholdSuite(**settings, kinds=config.kinds or None, sizes=sizes)
+
+
+@cache
+def _embedder(model: str) -> Embedder:
+    """An embedding model, loaded when a suite first searches by it."""
+    from gongfu.engine.models import resolve_model
+    from gongfu.skills.transformers_embedder import TransformersEmbedder, minilm
+
+    return TransformersEmbedder(resolve_model(model), instruction=_SEARCH_INSTRUCTION) if model else minilm()
 
 
 def _custom_suite(config: CustomSuiteConfig) -> Suite:
