@@ -103,7 +103,7 @@ class SearchQAConfig(Section):
     max_steps: Positive = 6
     """Searches and the answer; the papers have 4."""
     candidates: bool = True
-    """List likely actions, by the names in question and passages. Other texts are accepted, but then count as not admissible."""
+    """List likely actions, by the names in question and passages. Others are accepted, but then count as not admissible."""
     score: Literal["f1", "em"] = "f1"
     """What an episode is scored, and so paid: F1 or exact match. Success is exact match."""
     worlds: Positive = 12

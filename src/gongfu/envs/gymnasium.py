@@ -262,10 +262,10 @@ def _named_actions(space: Any, actions: Sequence[str] | Mapping[str, Any] | None
     if isinstance(actions, Mapping):
         named = dict(actions)
     else:
-        count, start = getattr(space, "n", None), int(getattr(space, "start", 0))
-        if not isinstance(count, int) and not hasattr(count, "__index__"):
+        count, start = int(getattr(space, "n", 0)), int(getattr(space, "start", 0))
+        if not count:
             raise TaskError(f"{id} has the action space {space}, which is not Discrete: give actions as name -> action")
-        names = [str(start + i) for i in range(int(count))] if actions is None else list(actions)
+        names = [str(start + i) for i in range(count)] if actions is None else list(actions)
         if len(names) != count:
             raise TaskError(f"{id} has {count} actions, but {len(names)} names were given: {', '.join(names)}")
         named = {name: start + i for i, name in enumerate(names)}

@@ -20,7 +20,7 @@ _OPENERS = _VERDICT | frozenset(
     re.findall(
         r"\w+",
         """
-        a an the who whom whose what which where when why how in on at of from to for by with should may might must it its he his
+        a an the who whom whose what which where when why how in on at of from to for by with might must it its he his
         she her they their this that these those there as and or but if after before during while although people
         """,
     )
