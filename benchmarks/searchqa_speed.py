@@ -1,4 +1,4 @@
-"""How fast is the search suite, and what does a scripted searcher score on it? Generated worlds, real questions, Sokoban beside.
+"""How fast is the search suite, and what does a scripted searcher score on it? Real questions and Sokoban beside.
 
 The scripted searcher of generated worlds knows no more than an agent; that of real questions is told answers and evidence, and
 answers only with what it found: a task is solvable when it does. Real questions (HotpotQA and MuSiQue, 100 each, over their own

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +219,35 @@ def test_unusable_sources(tmp_path: Path) -> None:
         SearchQASuite(tmp_path)
 
 
+class Answering(BaseHTTPRequestHandler):
+    """A search server that knows one passage."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = f"asked for {asked['queries'][0]}, at most {asked['topk']}"
+        body = json.dumps({"result": [[{"document": {"contents": f'"Echo"\n{text}'}, "score": 1.0}]]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_a_search_server_instead_of_a_corpus(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"question": "who wrote it?", "answer": "Ada"}\n')
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        suite = SearchQASuite(tmp_path, retriever="server", url=f"http://127.0.0.1:{server.server_port}/retrieve", top_k=2)
+        env = suite.make(suite.tasks("train")[0])
+        env.reset()
+        assert env.step("search[the author]").observation.text == "Echo: asked for the author, at most 2"
+        env.close()
+        pickle.dumps(suite)  # a used client does not keep it from worker processes
+        server.shutdown()
+
+
 # ------------------------------------------------------------------ the real files
 
 
@@ -235,6 +267,18 @@ def test_real_files(name: str, count: int, kinds: set[str]) -> None:
     read = read_questions(QA / name)
     assert len(read) == count == len({q.id for q in read})
     assert {q.kind for q in read} <= kinds
+
+
+def test_the_informed_searcher_answers_in_its_last_turn_whatever_noise_took(tmp_path: Path) -> None:
+    questions(tmp_path / "all.json", 20)
+    suite = SearchQASuite(tmp_path / "all.json", max_steps=3)
+    for task in suite.tasks("train"):
+        env, expert = suite.make(task), suite.expert(task, rng_for(0, purpose="x", task=task.id), noise=0.5)
+        observation, step = env.reset(), None
+        while step is None or step.outcome is None:
+            step = env.step(expert.act(observation))
+            observation = step.observation
+        assert step.terminated or expert.explored  # unless noise took the last turn itself
 
 
 @real

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
 from gongfu.envs.searchqa.corpus import Passage
 
@@ -46,13 +47,15 @@ def spans(text: str) -> list[str]:
 
 def actions(question: str, seen: Iterable[Passage]) -> tuple[str, ...]:
     """Searches for the question and for every name seen so far, and the same names (yes and no where asked) as answers."""
-    found = dict.fromkeys(_clean(span) for span in spans(question))
+    found = dict.fromkeys(spans(question))
     for passage in seen:
-        found |= dict.fromkeys(_clean(span) for span in ([passage.title] if passage.title else []) + spans(passage.text))
+        found |= dict.fromkeys(_names(passage))
     verdicts = ("yes", "no") if question.split()[0].lower() in _VERDICT else ()
     searches = {f"search[{name}]" for name in (question, *found)}
     return tuple(sorted(searches | {f"answer[{name}]" for name in (*found, *verdicts)}))
 
 
-def _clean(span: str) -> str:
-    return " ".join(span.split())
+@lru_cache(maxsize=1 << 16)
+def _names(passage: Passage) -> tuple[str, ...]:
+    title = " ".join(passage.title.split())
+    return (*([title] if title else []), *spans(passage.text))

@@ -26,6 +26,7 @@ class _Searcher:
         self._noise = noise
         self._text = ""
         self._searched: set[str] = set()
+        self._taken = 0
         self.question = ""
         self.explored = False
         """Whether the last action was noise: not a thing to imitate."""
@@ -38,6 +39,7 @@ class _Searcher:
             self._text += f"\n{observation.text}"
         if not self.question:
             raise TaskError("the searcher must see the question first")
+        self._taken += 1
         searches = [action for action in observation.actions or () if action.startswith("search[")]
         self.explored = self._rng.random() < self._noise and bool(searches)
         return self._rng.choice(searches) if self.explored else self._decide()
@@ -99,11 +101,11 @@ class InformedSearcher(_Searcher):
         self._turns = turns
 
     def _decide(self) -> str:
-        self._turns -= 1
-        if self._turns > 0 and (search := self._look_up(*self._support)):
+        last = self._taken >= self._turns
+        if not last and (search := self._look_up(*self._support)):
             return search
         answer = self._found()
-        if not answer and self._turns > 0 and (search := self._look_up(self.question)):
+        if not answer and not last and (search := self._look_up(self.question)):
             return search
         return f"answer[{answer or 'unknown'}]"
 

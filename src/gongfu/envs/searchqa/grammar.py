@@ -107,11 +107,11 @@ class Comparison:
 def read_question(text: str) -> Chain | Comparison | None:
     """Understand a question of a generated world; None for any other."""
     for relation, ask in COMPARISONS.values():
-        if match := re.fullmatch(_template(ask), text):
+        if match := _template(ask).fullmatch(text):
             return Comparison((match[1], match[2]), relation)
     for relation in RELATIONS:
         for ask in (relation.ask, f"What is {relation.noun}?", f"Who is {relation.noun}?"):
-            if match := re.fullmatch(_template(ask), text):
+            if match := _template(ask).fullmatch(text):
                 inner = _read_phrase(match[1])
                 if inner is not None:
                     return Chain(inner.start, (*inner.relations, relation.name))
@@ -124,7 +124,7 @@ def _read_phrase(phrase: str) -> Chain | None:
         if phrase.startswith(word):
             return Chain(phrase.removeprefix(word), ())
     for relation in RELATIONS:
-        if match := re.fullmatch(_template(relation.noun), phrase):
+        if match := _template(relation.noun).fullmatch(phrase):
             inner = _read_phrase(match[1])
             return None if inner is None else Chain(inner.start, (*inner.relations, relation.name))
     return Chain(phrase, ()) if re.fullmatch(_NAME, phrase) else None
@@ -155,5 +155,5 @@ def _patterns(name: str, relation: str) -> Iterator[re.Pattern[str]]:
 
 
 @lru_cache(maxsize=128)
-def _template(template: str) -> str:
-    return re.escape(template).replace(r"\{\}", "(.+)")
+def _template(template: str) -> re.Pattern[str]:
+    return re.compile(re.escape(template).replace(r"\{\}", "(.+)"))

@@ -39,7 +39,9 @@ def words(text: str) -> list[str]:
     >>> words("Alû's house, 1931")
     ['alu', 's', 'house', '1931']
     """
-    plain = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
+    plain = text.casefold()
+    if not plain.isascii():
+        plain = "".join(c for c in unicodedata.normalize("NFKD", plain) if not unicodedata.combining(c))
     return _WORD.findall(plain)
 
 
