@@ -79,9 +79,10 @@ def test_bm25_finds_by_shared_words_only() -> None:
 
 
 def test_equal_scores_keep_the_order_of_the_corpus() -> None:
-    passages = [Passage(f"T{i}", "same words") for i in range(50)]
-    assert BM25(passages).search("same", 7) == tuple(passages[:7])
-    assert BM25(passages[::-1]).search("same", 7) == tuple(passages[::-1][:7])
+    passages = [Passage(f"T{i}", ("same words", "words alone", "same same")[i % 3]) for i in range(999)]
+    best = [p for p in passages if p.text == "same same"]
+    assert BM25(passages).search("same", 7) == tuple(best[:7])
+    assert BM25(passages[::-1]).search("same", 300) == tuple(best[::-1][:300])
 
 
 def test_a_corpus_without_words_is_refused() -> None:

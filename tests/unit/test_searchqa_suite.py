@@ -30,7 +30,7 @@ from gongfu.envs.searchqa.index import BM25
 from gongfu.envs.searchqa.world import KINDS, make_world
 from gongfu.run.build import build_suite
 
-SMALL: dict[str, Any] = {"sizes": {"train": 48, "seen": 24, "unseen": 24}}
+SMALL: dict[str, Any] = {"sizes": {"train": 64, "seen": 24, "unseen": 24}}
 
 
 def play(suite: SearchQASuite, task: Task, noise: float = 0.0) -> tuple[list[str], list[Observation], Step]:
@@ -80,10 +80,10 @@ def test_tasks_are_balanced_named_and_stable() -> None:
         "searchqa/train/comparison/00003",
         "searchqa/train/one_hop/00004",
     ]
-    assert [*SearchQASuite(**SMALL).tasks("train")] == [*tasks] == [*SearchQASuite(sizes={"train": 60}).tasks("train")[:48]]
+    assert [*SearchQASuite(**SMALL).tasks("train")] == [*tasks] == [*SearchQASuite(sizes={"train": 80}).tasks("train")[:64]]
     assert [*SearchQASuite(seed=1, **SMALL).tasks("train")] != [*tasks]
-    assert {task.payload["world"] for task in tasks} == set(range(12))
-    assert {task.payload["world"] for task in suite.tasks("unseen")} == {12, 13, 14, 15}
+    assert {task.payload["world"] for task in tasks} == set(range(16))
+    assert {task.payload["world"] for task in suite.tasks("unseen")} == {16, 17, 18, 19}
 
 
 def test_splits_share_no_question() -> None:
@@ -218,6 +218,15 @@ def test_a_half_right_answer_is_a_failure_with_a_score(setting: str, score: floa
     env.reset()
     last = env.step("answer[Berg]")
     assert (last.outcome, last.score) == ("failure", pytest.approx(score))
+
+
+@pytest.mark.parametrize(("words", "score"), [([], 2 / 3), (["--suite.score=em"], 0.0)])
+def test_the_score_is_a_setting(words: list[str], score: float) -> None:
+    suite = build_suite(load(Recipe, overrides=["--suite.name=searchqa", '--suite.kinds=["one_hop"]', *words]).config.suite)
+    task = next(t for t in suite.tasks("train") if len(t.payload["answers"][0].split()) == 2)
+    env = suite.make(task)
+    env.reset()
+    assert env.step(f"answer[{task.payload['answers'][0].split()[1]}]").score == pytest.approx(score)
 
 
 def test_the_last_turn_is_for_the_answer() -> None:

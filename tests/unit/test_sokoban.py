@@ -86,6 +86,20 @@ def test_the_score_by_boxes_counts_those_on_targets() -> None:
         assert (last.outcome, last.score) == ("failure", expected)
 
 
+def test_score_and_facts_are_settings() -> None:
+    for score, expected in (("boxes", (0.0, 0.5)), ("outcome", (0.0,))):
+        suite = SokobanSuite(boxes=2, size=7, max_steps=12, score=score, facts=True, sizes={"train": 20})  # type: ignore[arg-type]
+        found = set()
+        for task in suite.tasks("train"):
+            env = suite.make(task)
+            assert len(env.reset().facts or ()) == 3
+            rng, step = rng_for(0, purpose="walk", task=task.id), None
+            while step is None or step.outcome is None:
+                step = env.step(rng.choice([*MOVES]))
+            found.add(step.score)
+        assert found - {1.0} == set(expected)
+
+
 def test_facts() -> None:
     env = env_of("#####\n#@*$.#\n#####", facts=True)
     assert env.reset().facts == ("at(player, 1 1)", "placed(box, 1 2)", "unplaced(box, 1 3)")
@@ -173,6 +187,12 @@ def test_tasks_are_named_stable_and_differ() -> None:
     assert suite.room(suite.tasks("train")[0]) != SokobanSuite(seed=1).room(SokobanSuite(seed=1).tasks("train")[0])
     assert {suite.room(t)[0].width for t in suite.tasks("unseen")} == {7}
     assert {suite.room(t)[0].width for t in suite.tasks("seen")} == {6}
+
+
+def test_no_room_is_in_train_and_in_seen() -> None:
+    suite = SokobanSuite(size=5, solution=(2, 6), sizes={"train": 200, "seen": 80})  # so few rooms that chance repeats them
+    train, seen = ([suite.make(task).reset().text for task in suite.tasks(split)] for split in ("train", "seen"))
+    assert len(set(seen)) < len(seen) and not {*train} & {*seen}
 
 
 def test_a_task_is_the_same_in_any_suite_after_a_trip_through_json() -> None:

@@ -106,7 +106,7 @@ class SearchQAConfig(Section):
     """List likely actions, by the names in question and passages. Others are accepted, but then count as not admissible."""
     score: Literal["f1", "em"] = "f1"
     """What an episode is scored, and so paid: F1 or exact match. Success is exact match."""
-    worlds: Positive = 12
+    worlds: Positive = 16
     """Generated worlds of the splits train and seen."""
     unseen_worlds: Positive = 4
     """Further worlds, of the split unseen only."""

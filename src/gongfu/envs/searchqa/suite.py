@@ -60,7 +60,7 @@ class SearchQASuite:
         max_steps: int = 6,
         candidates: bool = True,
         score: Literal["f1", "em"] = "f1",
-        worlds: int = 12,
+        worlds: int = 16,
         unseen_worlds: int = 4,
         people: int = 16,
         sizes: Mapping[str, int] | None = None,
