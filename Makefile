@@ -55,6 +55,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/household_parity.py
 	$(BIN)/python benchmarks/household_speed.py
 	$(BIN)/python benchmarks/webshop_speed.py
+	$(BIN)/python benchmarks/searchqa_speed.py
 	$(BIN)/python benchmarks/token_accounting.py
 	$(BIN)/python benchmarks/grpo_step_vs_trl.py
 	$(BIN)/python benchmarks/resume_kill.py

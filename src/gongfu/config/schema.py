@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,10 @@ from gongfu.config.methods import GRPOConfig as GRPOConfig
 from gongfu.config.methods import KLConfig as KLConfig
 from gongfu.config.methods import MethodConfig
 from gongfu.config.section import Positive, Section, Share
+from gongfu.config.suites import CustomSuiteConfig as CustomSuiteConfig
+from gongfu.config.suites import HouseholdConfig as HouseholdConfig
+from gongfu.config.suites import SuiteConfig as SuiteConfig
+from gongfu.config.suites import WebShopConfig as WebShopConfig
 
 
 class RunConfig(Section):
@@ -52,103 +56,6 @@ class LoraConfig(Section):
     rank: Positive = 16
     alpha: float = Field(default=32.0, gt=0)
     targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-class HouseholdConfig(Section):
-    """ALFWorld: official games, or generated homes with habits."""
-
-    name: Literal["household"] = "household"
-    source: str = "generated"
-    """"generated", a folder of official games, or a .jsonl.xz file / a folder of them."""
-    engine: Literal["fast", "official"] = "fast"
-    kinds: tuple[str, ...] = ()
-    """Task types to keep; empty = all six."""
-    max_steps: Positive = 50
-    habit_strength: Share = 0.85
-    """Chance that an object lies where its home family usually keeps it."""
-    families: Positive = 12
-    """Home families of the splits train and seen."""
-    unseen_families: Positive = 4
-    """Further families, of the split unseen only."""
-    receptacles: tuple[Positive, Positive] = (8, 14)
-    """Fewest and most receptacles of a generated home."""
-    distractors: tuple[int, int] = (6, 10)
-    """Fewest and most objects that the task is not about."""
-    train: Positive = 1200
-    """Generated tasks of the split."""
-    seen: Positive = 300
-    unseen: Positive = 300
-    facts: bool = False
-    seed: int = 0
-
-
-class WebShopConfig(Section):
-    """WebShop: the official files, or a generated shop."""
-
-    name: Literal["webshop"] = "webshop"
-    items: str = ""
-    """Path of the catalogue, items_shuffle_1000.json or items_shuffle.json; empty = a generated shop."""
-    attributes: str = ""
-    """Path of the attributes of `items`, items_ins_v2_1000.json or items_ins_v2.json."""
-    instructions: str = ""
-    """Path of the human instructions, items_human_ins.json; empty = the synthetic instructions of `attributes`."""
-    test: int = Field(default=500, ge=0)
-    """Official goals of the split, the first of all in their usual order."""
-    dev: int = Field(default=1000, ge=0)
-    """Official goals of the split, the next ones; all others are of the split train."""
-    products: Positive = 1000
-    """Size of a generated shop."""
-    train: Positive = 1200
-    """Generated tasks of the split."""
-    seen: Positive = 300
-    """The same kinds of products as in train, but other products."""
-    unseen: Positive = 300
-    """Kinds of products that train never asks for."""
-    observation: Literal["text", "text_rich", "brief"] = "text"
-    """text, text_rich: the original's pages. brief: without buttons, and with the instruction on the first page only."""
-    score: Literal["reward", "success"] = "reward"
-    """What an episode is paid: the official reward, or 1 for the full reward and 0 for less (GiGPO's and UniSkill's code)."""
-    queries: int = Field(default=4, ge=0)
-    """Most search queries that are listed, made from the instruction; 0 = one open search for models that write their own."""
-    results_per_page: Positive = 10
-    show_attributes: bool = False
-    """Give items a page of their attributes."""
-    show_chosen: bool = False
-    """End the pages of an item with the options chosen so far."""
-    max_steps: Positive = 15
-    seed: int = 0
-    """Of the generated shop, of prices within a range and of price limits."""
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """Tasks of the splits whose size is a setting."""
-        return self.model_dump(include={"test", "dev"} if self.items else {"train", "seen", "unseen"})
-
-    @model_validator(mode="after")
-    def _fits(self) -> WebShopConfig:
-        if self.items and not self.attributes:
-            raise ValueError(
-                "items needs the file of their attributes too (items_ins_v2_1000.json beside items_shuffle_1000.json)"
-            )
-        official, generated = ("attributes", "instructions", "test", "dev"), ("products", "train", "seen", "unseen")
-        idle = generated if self.items else official
-        if changed := [key for key in idle if getattr(self, key) != type(self).model_fields[key].default]:
-            why = (
-                "describe a generated shop, and items are given"
-                if self.items
-                else "belong to official items, and none are given"
-            )
-            raise ValueError(f"{', '.join(changed)} {why}: leave them out, or change items")
-        return self
-
-
-class CustomSuiteConfig(Section):
-    """A suite of your own: any object with the methods of `gongfu.envs.protocol.Suite`."""
-
-    name: Literal["custom"] = "custom"
-    object: str
-    """"package.module:factory", called with `args`."""
-    args: dict[str, Any] = Field(default_factory=dict)
 
 
 class WorkersConfig(Section):
@@ -293,9 +200,6 @@ class PretrainConfig(Section):
     """A model folder whose tokenizer and weights are trained further; empty = a new tokenizer and fresh weights."""
     out: str = "nano"
     """Folder that receives the weights."""
-
-
-SuiteConfig = Annotated[HouseholdConfig | WebShopConfig | CustomSuiteConfig, Field(discriminator="name")]
 
 
 class Recipe(Section):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from pathlib import Path
 
 from gongfu.config.methods import ProposerConfig, RoleAgentConfig, UniSkillConfig
-from gongfu.config.schema import CustomSuiteConfig, Recipe, SuiteConfig, WebShopConfig
-from gongfu.core.errors import ConfigError, EnvError
+from gongfu.config.schema import Recipe
 from gongfu.core.seeds import seed_for
 from gongfu.engine.protocol import Engine, LoraSpec, OptimParams, Tokenizer
 from gongfu.envs.protocol import Suite
@@ -19,47 +16,10 @@ from gongfu.rollout.actor import ModelActor
 from gongfu.rollout.collector import Collector
 from gongfu.rollout.context import TextRules
 from gongfu.rollout.tasks import TaskSampler
+from gongfu.run.build_suite import build_suite as build_suite
 
 ACTOR = "actor"
 """Name of the adapter that acts."""
-
-
-def build_suite(config: SuiteConfig) -> Suite:
-    """The suite of a recipe. Raises ConfigError or TaskError before anything expensive starts."""
-    if isinstance(config, CustomSuiteConfig):
-        return _custom_suite(config)
-    if isinstance(config, WebShopConfig):
-        from gongfu.envs.webshop.suite import WebShopSuite
-
-        return WebShopSuite(**config.model_dump(exclude={"name", "test", "dev", "train", "seen", "unseen"}), sizes=config.sizes)
-    from gongfu.envs.household.suite import HouseholdSuite
-
-    settings = config.model_dump(exclude={"name", "kinds", "train", "seen", "unseen"})
-    sizes = {"train": config.train, "seen": config.seen, "unseen": config.unseen}
-    return HouseholdSuite(**settings, kinds=config.kinds or None, sizes=sizes)
-
-
-def _custom_suite(config: CustomSuiteConfig) -> Suite:
-    module_name, _, attribute = config.object.partition(":")
-    here = str(Path.cwd())  # a console script does not look into it, `python -m` does
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as e:
-        raise ConfigError(
-            f'suite.object = "{config.object}": {e}; write it as "package.module:factory" and make the module importable'
-        ) from e
-    try:
-        suite = factory(**config.args)
-    except Exception as e:
-        raise ConfigError(
-            f"suite.object = {config.object!r} could not be made with suite.args = {config.args}: {type(e).__name__}: {e}"
-        ) from e
-    missing = [name for name in ("name", "splits", "max_steps", "tasks", "make", "instructions") if not hasattr(suite, name)]
-    if missing:
-        raise EnvError(f"the suite made by {config.object} lacks {', '.join(missing)} (see gongfu.envs.protocol.Suite)")
-    return suite
 
 
 def build_runner(recipe: Recipe, suite: Suite) -> EnvRunner:

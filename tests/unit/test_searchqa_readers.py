@@ -1,0 +1,308 @@
+"""The usual question files, each in a few rows as its set writes them, and the real ones where they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gongfu.core.errors import TaskError
+from gongfu.core.seeds import rng_for
+from gongfu.envs.check import check
+from gongfu.envs.protocol import Observation
+from gongfu.envs.searchqa import SearchQASuite
+from gongfu.envs.searchqa.corpus import Passage
+from gongfu.envs.searchqa.readers import Question, read_questions
+
+QA = Path(os.environ.get("GONGFU_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")) / "qa"
+real = pytest.mark.skipif(not QA.is_dir(), reason=f"no question files at {QA}; set GONGFU_DATA")
+
+HOTPOT = {
+    "_id": "5a77",
+    "question": "If Gallu is a demon  Lilu is what?",
+    "answer": "a spirit",
+    "type": "bridge",
+    "level": "easy",
+    "supporting_facts": [["Alû", 3], ["Lilu", 0], ["Alû", 1]],
+    "context": [["Alû", ["Alû is a demon.", " Gallu too."]], ["Lilu", ["Lilu is a spirit."]]],
+}
+EVIDENCE = (Passage("Alû", "Alû is a demon. Gallu too."), Passage("Lilu", "Lilu is a spirit."))
+COLUMNS = {
+    "id": "5a77",
+    "question": "If Gallu is a demon Lilu is what?",
+    "answer": "a spirit",
+    "type": "bridge",
+    "supporting_facts": {"title": ["Alû", "Lilu"], "sent_id": [3, 0]},
+    "context": {"title": ["Alû", "Lilu"], "sentences": [["Alû is a demon.", " Gallu too."], ["Lilu is a spirit."]]},
+}
+MUSIQUE = {
+    "id": "3hop1__1_2_3",
+    "question": "Who?",
+    "answer": "G. Stanley Hall",
+    "answer_aliases": ["Stanley Hall", "G. Stanley Hall"],
+    "answerable": True,
+    "paragraphs": [
+        {"idx": 0, "title": "A", "paragraph_text": "About a.", "is_supporting": False},
+        {"idx": 1, "title": "B", "paragraph_text": "About b.", "is_supporting": True},
+    ],
+    "question_decomposition": [],
+}
+LILU = Question("5a77", "If Gallu is a demon Lilu is what?", ("a spirit",), "bridge", EVIDENCE, ("Alû", "Lilu"))
+FORMATS: dict[str, tuple[Any, Question]] = {
+    "nq_open.jsonl": (
+        {"question": "where is it", "answer": ["Salzburg, Austria", "Austria"]},
+        Question("0", "where is it", ("Salzburg, Austria", "Austria"), "question"),
+    ),
+    "triviaqa.json": (
+        {
+            "Data": [
+                {
+                    "Question": "Which one?",
+                    "QuestionId": "tc_1",
+                    "Answer": {"Value": "Ada", "Aliases": ["Ada B", "Ada"], "NormalizedAliases": ["ada b"], "Type": "Text"},
+                }
+            ]
+        },
+        Question("tc_1", "Which one?", ("Ada", "Ada B"), "question"),
+    ),
+    "triviaqa_hub.jsonl": (
+        {"question": "Which one?", "question_id": "tc_1", "answer": {"value": "Ada", "aliases": ["Ada B"]}},
+        Question("tc_1", "Which one?", ("Ada", "Ada B"), "question"),
+    ),
+    "popqa.jsonl": (
+        {"id": 4222, "question": "What is his job?", "possible_answers": '["politician", "pol"]', "prop": "occupation"},
+        Question("4222", "What is his job?", ("politician", "pol"), "question"),
+    ),
+    "hotpotqa.json": ([HOTPOT], LILU),
+    "hotpotqa_hub.jsonl": (COLUMNS, LILU),
+    "2wiki.json": (
+        [HOTPOT | {"type": "bridge_comparison", "evidences": [["a", "b", "c"]]}],
+        Question("5a77", LILU.text, LILU.answers, "bridge_comparison", EVIDENCE, ("Alû", "Lilu")),
+    ),
+    "musique.jsonl": (
+        MUSIQUE,
+        Question(
+            "3hop1__1_2_3",
+            "Who?",
+            ("G. Stanley Hall", "Stanley Hall"),
+            "three_hop",
+            (Passage("A", "About a."), Passage("B", "About b.")),
+            ("B",),
+        ),
+    ),
+    "bamboogle.jsonl": (
+        {"Question": "In what year?", "Answer": 1999},
+        Question("0", "In what year?", ("1999",), "question"),
+    ),
+    "flashrag.jsonl": (
+        {"id": "test_0", "question": "who?", "golden_answers": ["A", "B"], "metadata": {"type": "comparison"}},
+        Question("test_0", "who?", ("A", "B"), "comparison"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_formats(tmp_path: Path, name: str) -> None:
+    content, expected = FORMATS[name]
+    (tmp_path / name).write_text(json.dumps(content))
+    assert read_questions(tmp_path / name) == [expected]
+
+
+def test_unanswerable_questions_are_left_out_and_repeated_ids_replaced(tmp_path: Path) -> None:
+    rows = [MUSIQUE, MUSIQUE | {"answerable": False, "question": "Nothing?"}, MUSIQUE | {"question": "Where?"}]
+    (tmp_path / "m.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    assert [(q.id, q.text) for q in read_questions(tmp_path / "m.jsonl")] == [("0", "Who?"), ("1", "Where?")]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"query": "who?", "answer": "a"}, r"line 1: not a question \(KeyError: 'question / Question'\)"),
+        ({"question": "who?"}, "golden_answers / answer"),
+        ({"question": "who?", "answer": []}, "it has no answer"),
+        ({"question": "who?", "answer": {"text": "a"}}, "none of the keys Value"),
+        ({"question": " ", "answer": "a"}, "its question is empty"),
+        (["who?", "a"], "AttributeError"),
+    ],
+)
+def test_rows_that_are_no_questions(tmp_path: Path, row: Any, message: str) -> None:
+    (tmp_path / "q.jsonl").write_text(json.dumps(row))
+    with pytest.raises(TaskError, match=message):
+        read_questions(tmp_path / "q.jsonl")
+
+
+# ------------------------------------------------------------------ suites over files
+
+
+def questions(path: Path, count: int) -> None:
+    rows = []
+    for i in range(count):
+        name = f"Lilu{i}"
+        context = [[name, [f"{name} is a spirit of Alu{i}."]], [f"Alu{i}", [f"Alu{i} was found in {1900 + i}."]]]
+        facts = [[name, 0], [f"Alu{i}", 0]]
+        kind = ("bridge", "comparison")[i % 2]
+        row = {"_id": f"q{i}", "question": f"When was the home of {name} found?", "answer": str(1900 + i), "type": kind}
+        rows.append(row | {"context": context, "supporting_facts": facts})
+    path.write_text(json.dumps(rows))
+
+
+def test_a_folder_has_a_split_a_file_and_conforms(tmp_path: Path) -> None:
+    questions(tmp_path / "train.json", 12)
+    questions(tmp_path / "bamboogle.json", 3)
+    suite = SearchQASuite(tmp_path)
+    assert suite.splits == ("bamboogle", "train")
+    assert [task.id for task in suite.tasks("bamboogle")] == [
+        "searchqa/bamboogle/bridge/q0",
+        "searchqa/bamboogle/comparison/q1",
+        "searchqa/bamboogle/bridge/q2",
+    ]
+    report = check(suite, expert=lambda task: suite.expert(task, rng_for(0, purpose="expert", task=task.id)))
+    assert report.ok and report.ended
+    only = SearchQASuite(tmp_path, kinds=["comparison"])
+    assert {task.kind for task in only.tasks("train")} == {"comparison"}
+
+
+def test_a_single_file_is_divided_by_ids(tmp_path: Path) -> None:
+    questions(tmp_path / "all.json", 200)
+    suite = SearchQASuite(tmp_path / "all.json")
+    train, seen = ({task.payload["question"] for task in suite.tasks(split)} for split in ("train", "seen"))
+    assert len(train) + len(seen) == 200 and not train & seen and 8 <= len(seen) <= 35
+
+
+def test_the_informed_searcher_reads_before_it_answers(tmp_path: Path) -> None:
+    questions(tmp_path / "all.json", 20)
+    suite = SearchQASuite(tmp_path / "all.json")
+    task = suite.tasks("train")[0]
+    number = task.payload["question"].split("Lilu")[1].split()[0]
+    env, expert = suite.make(task), suite.expert(task, rng_for(0, purpose="x"))
+    observation, said = env.reset(), []
+    for _ in range(3):
+        said.append(expert.act(observation))
+        step = env.step(said[-1])
+        observation = step.observation
+    assert said == [f"search[Lilu{number}]", f"search[Alu{number}]", f"answer[{1900 + int(number)}]"]
+    assert step.terminated and step.outcome == "success"
+
+
+def test_the_informed_searcher_does_not_say_what_it_did_not_find(tmp_path: Path) -> None:
+    questions(tmp_path / "all.json", 20)
+    (tmp_path / "other.jsonl").write_text(json.dumps({"title": "Other", "text": "Nothing about spirits."}))
+    suite = SearchQASuite(tmp_path / "all.json", tmp_path / "other.jsonl")
+    task = suite.tasks("train")[0]
+    env, expert = suite.make(task), suite.expert(task, rng_for(0, purpose="x"))
+    observation, step = env.reset(), None
+    while step is None or step.outcome is None:
+        step = env.step(action := expert.act(observation))
+        observation = step.observation
+    assert action == "answer[unknown]" and step.outcome == "failure" and step.score == 0
+
+
+def test_unusable_sources(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="no questions at"):
+        SearchQASuite(tmp_path)
+    (tmp_path / "train.jsonl").write_text('{"question": "who?", "answer": "a"}\n')
+    with pytest.raises(TaskError, match=r"bring no passages: set suite\.corpus"):
+        SearchQASuite(tmp_path).tasks("train")
+    with pytest.raises(TaskError, match="no corpus at"):
+        SearchQASuite(tmp_path, tmp_path / "wiki.jsonl")
+    (tmp_path / "wiki.jsonl").write_text('{"title": "a", "text": "b"}')
+    with pytest.raises(TaskError, match="no kind 'bridge'; did you mean 'question'"):
+        SearchQASuite(tmp_path / "train.jsonl", tmp_path / "wiki.jsonl", kinds=["bridge"]).tasks("train")
+    (tmp_path / "train.json").write_text("[]")
+    with pytest.raises(TaskError, match="two files of one split"):
+        SearchQASuite(tmp_path)
+
+
+class Answering(BaseHTTPRequestHandler):
+    """A search server that knows one passage."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = f"asked for {asked['queries'][0]}, at most {asked['topk']}"
+        body = json.dumps({"result": [[{"document": {"contents": f'"Echo"\n{text}'}, "score": 1.0}]]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_a_search_server_instead_of_a_corpus(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"question": "who wrote it?", "answer": "Ada"}\n')
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        suite = SearchQASuite(tmp_path, retriever="server", url=f"http://127.0.0.1:{server.server_port}/retrieve", top_k=2)
+        env = suite.make(suite.tasks("train")[0])
+        env.reset()
+        assert env.step("search[the author]").observation.text == "Echo: asked for the author, at most 2"
+        env.close()
+        pickle.dumps(suite)  # a used client does not keep it from worker processes
+        server.shutdown()
+
+
+# ------------------------------------------------------------------ the real files
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "count", "kinds"),
+    [
+        ("nq_open_dev.jsonl", 3610, {"question"}),
+        ("hotpot_dev_v1_simplified.json", 7405, {"bridge", "comparison"}),
+        ("hipporag_hotpotqa_train.json", 100, {"bridge", "comparison"}),
+        ("hipporag_musique_train.json", 100, {"two_hop", "three_hop", "four_hop"}),
+        ("r1searcher_2wiki_500.jsonl", 500, {"question"}),
+        ("r1searcher_bamboogle.jsonl", 125, {"question"}),
+    ],
+)
+def test_real_files(name: str, count: int, kinds: set[str]) -> None:
+    read = read_questions(QA / name)
+    assert len(read) == count == len({q.id for q in read})
+    assert {q.kind for q in read} <= kinds
+
+
+def test_the_informed_searcher_answers_in_its_last_turn_whatever_noise_took(tmp_path: Path) -> None:
+    questions(tmp_path / "all.json", 20)
+    suite = SearchQASuite(tmp_path / "all.json", max_steps=3)
+    for task in suite.tasks("train"):
+        env, expert = suite.make(task), suite.expert(task, rng_for(0, purpose="x", task=task.id), noise=0.5)
+        observation, step = env.reset(), None
+        while step is None or step.outcome is None:
+            step = env.step(expert.act(observation))
+            observation = step.observation
+        assert step.terminated or expert.explored  # unless noise took the last turn itself
+
+
+@real
+@pytest.mark.parametrize(
+    ("name", "corpus"),
+    [
+        ("hipporag_hotpotqa_train.json", ""),
+        ("hipporag_hotpotqa_train.json", "hipporag_hotpotqa_train_corpus.json"),
+        ("hipporag_musique_train.json", "hipporag_musique_train_corpus.json"),
+    ],
+)
+def test_the_informed_searcher_solves_real_questions_whose_answer_it_found(name: str, corpus: str) -> None:
+    suite = SearchQASuite(QA / name, QA / corpus if corpus else "", candidates=False)
+    solved = found = 0
+    tasks = suite.tasks("train")[:40]
+    for task in tasks:
+        env, expert = suite.make(task), suite.expert(task, rng_for(0, purpose="expert"))
+        observation: Observation = env.reset()
+        while True:
+            action = expert.act(observation)
+            step = env.step(action)
+            observation = step.observation
+            if step.terminated or step.truncated:
+                break
+        found += action != "answer[unknown]"
+        solved += step.outcome == "success"
+    assert solved == found >= 0.8 * len(tasks)
