@@ -115,6 +115,9 @@ class GRPOConfig(ActionConfig):
 class ProposerConfig(Section):
     """How the policy is asked for skill edits."""
 
+    mode: Literal["generate", "choose"] = "generate"
+    """generate: it writes its answer. choose: the operation first, then the text among those that the suite lists for a task
+    (`lessons`), right and wrong ones: for models too small to write a sentence, as `rollout.mode` has it for actions."""
     format: Literal["plain", "tagged"] = "plain"
     """plain: one word for the operation, then the text (small models). tagged: <op> and <skill> blocks."""
     instructions: bool = True
@@ -134,6 +137,8 @@ class ProposerConfig(Section):
     def _fits(self) -> ProposerConfig:
         if self.prefill and self.format == "plain":
             raise ValueError('a plain answer has no opening to prefill; set format = "tagged"')
+        if self.mode == "choose" and self.format != "plain":
+            raise ValueError('proposals are chosen in plain answers only: set format = "plain", or mode = "generate"')
         return self
 
 

@@ -54,7 +54,7 @@ def build_uniskill(
         actor=build_actor(recipe, engine, purpose="train", temperature=recipe.rollout.temperature),
         tasks=TaskSampler(tasks[: len(tasks) - kept_out], recipe.run.seed),
         library=build_library(s, bank, collector),
-        proposer=_proposer(recipe, s, engine),
+        proposer=_proposer(recipe, s, engine, suite),
         critic=build_critic(s, engine, folder),
         valuer=_valuer(s, engine, collector, trials, bank),
         trials=trials,
@@ -117,7 +117,10 @@ def _valuer(s: UniSkillConfig, engine: Engine, collector: Collector, trials: Tri
     return AlignValuer(engine, ACTOR, collector.rules, collector.rules.system(collector.instructions))
 
 
-def _proposer(recipe: Recipe, s: UniSkillConfig, engine: Engine) -> Proposer:
+def _proposer(recipe: Recipe, s: UniSkillConfig, engine: Engine, suite: Suite) -> Proposer:
+    lessons = getattr(suite, "lessons", None) if s.proposer.mode == "choose" else None
+    if s.proposer.mode == "choose" and lessons is None:
+        raise ConfigError(f'suite {suite.name!r} lists no lessons to choose from: set method.proposer.mode = "generate"')
     return Proposer(
         engine,
         ACTOR if s.writer == "policy" else None,
@@ -128,6 +131,7 @@ def _proposer(recipe: Recipe, s: UniSkillConfig, engine: Engine) -> Proposer:
         temperature=s.proposer.temperature,
         max_prompt=s.proposer.max_prompt,
         max_response=s.proposer.max_response,
+        lessons=lessons,
     )
 
 

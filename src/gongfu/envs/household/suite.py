@@ -16,7 +16,7 @@ from gongfu.envs.household.failures import FAILURE_MODES, diagnose
 from gongfu.envs.household.games import Game, find_splits
 from gongfu.envs.household.homes import Family, HomeSpec, kinds_for, make_family, make_home, rooms_for
 from gongfu.envs.household.problem import KINDS, SHORT_KINDS, parse_problem
-from gongfu.envs.household.teacher import advise
+from gongfu.envs.household.teacher import advise, lessons
 from gongfu.envs.household.world import HouseholdEnv
 from gongfu.envs.protocol import Advice, Env
 
@@ -138,6 +138,10 @@ class HouseholdSuite:
     def advise(self, task: Task, quality: str, rng: random.Random, *, seen: Sequence[str] = ()) -> Advice:
         """A skill text of a known quality for a generated task; see `gongfu.envs.household.teacher`."""
         return advise(self.family(task), read_goal(task.goal).object, quality, rng, seen=seen)
+
+    def lessons(self, task: Task) -> list[str]:
+        """The skill texts among which a small model may choose its proposals for a generated task, true and false ones."""
+        return lessons(self.family(task), read_goal(task.goal).object)
 
     failure_modes = FAILURE_MODES
 

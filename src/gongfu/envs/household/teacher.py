@@ -51,6 +51,13 @@ def advise(family: Family, target: str, quality: str, rng: random.Random, *, see
     raise TaskError(f"advice of quality {quality!r} is unknown; use one of {', '.join(QUALITIES)}")
 
 
+def lessons(family: Family, target: str) -> list[str]:
+    """All that this teacher could say about `target` to somebody who stands in such a home, true and false: every place where
+    it fits, and what helps nobody."""
+    places = places_for(target, family.furniture)
+    return [habit_sentence(family, target, place) for place in places] + list(_VAGUE)
+
+
 def found(actions: Sequence[str], target: str) -> str:
     """Type of receptacle that the target was first taken from; "" if it never was."""
     for action in actions:

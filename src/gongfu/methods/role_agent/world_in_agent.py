@@ -60,10 +60,10 @@ class WorldInAgent:
             for t in trajectories
             for number in range(len(t.turns))
         ]
-        if self.settings.mode == "ask":
-            self._ask(asked, step)
-        else:
-            self._go_on(asked, step)
+        speak = self._ask if self.settings.mode == "ask" else self._go_on
+        # Last turns first: the prompt of each earlier turn begins what its episode's attention cache holds already.
+        for number in reversed(range(max((len(t.turns) for t in trajectories), default=0))):
+            speak([one for one in asked if one.number == number], step)
         found: dict[str, list[Sequence[str]]] = {t.id: [] for t in trajectories}
         for one in asked:
             found[one.trajectory.id].append(tuple(one.texts))
@@ -120,6 +120,7 @@ class WorldInAgent:
                 ),
                 max_tokens=self.settings.max_response,
                 temperature=self.settings.temperature,
+                session=one.trajectory.id if self.rules.context == "append" else None,
             )
             for one in asked
         ]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gongfu.core.records import Row
+from gongfu.core.records import Choice, Row, from_json
 from gongfu.methods.uniskill.learning import Late
 from gongfu.methods.uniskill.records import Alignment, Decision, Judged, Proposal
 from gongfu.skills.bank import SkillBank
@@ -31,6 +31,7 @@ class Waiting:
     response: tuple[int, ...]
     logprobs: tuple[float, ...]
     temperature: float
+    choices: tuple[Choice, ...] = ()
 
 
 @dataclass
@@ -65,6 +66,7 @@ class OutcomeValuer:
                     p.call.response,
                     p.call.logprobs,
                     p.call.temperature,
+                    p.choices,
                 )
 
     def due(self, step: int) -> tuple[list[Late], dict[str, float]]:
@@ -95,10 +97,17 @@ class OutcomeValuer:
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> None:
         tuples = ("prompt", "response", "logprobs")
-        found = [Waiting(**{**w, **{name: tuple(w[name]) for name in tuples}}) for w in state]
+        found = [
+            Waiting(**{**w, **{name: tuple(w[name]) for name in tuples}, "choices": tuple(map(_choice, w["choices"]))})
+            for w in state
+        ]
         self.waiting = {w.id: w for w in found}
 
 
 def _row(w: Waiting) -> Row:
     scored = (False,) * len(w.prompt) + (True,) * len(w.response)
-    return Row(w.id, w.prompt + w.response, scored, w.temperature)
+    return Row(w.id, w.prompt + w.response, scored, w.temperature, choices=w.choices)
+
+
+def _choice(saved: Mapping[str, Any]) -> Choice:
+    return from_json(Choice, saved)

@@ -104,6 +104,7 @@ def proposal_rows(proposals: Sequence[Proposal]) -> list[Row]:
             p.call.prompt + p.call.response,
             (False,) * len(p.call.prompt) + (True,) * len(p.call.response),
             p.call.temperature,
+            choices=p.choices,
         )
         for p in proposals
     ]

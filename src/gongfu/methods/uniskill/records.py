@@ -8,7 +8,7 @@ from math import sqrt
 from statistics import fmean, variance
 from typing import Literal
 
-from gongfu.core.records import Call, Task, Trajectory
+from gongfu.core.records import Call, Choice, Task, Trajectory
 
 Op = Literal["ADD", "UPDATE", "KEEP"]
 """KEEP is the paper's NO EDIT."""
@@ -51,6 +51,8 @@ class Proposal:
     parsed: Parsed
     may_update: bool = True
     """False: the bank only grows."""
+    choices: tuple[Choice, ...] = ()
+    """What the parts of a chosen answer were drawn from; starts count from the first token of the prompt."""
 
     @property
     def legal(self) -> tuple[Op, ...]:
