@@ -22,7 +22,7 @@ OUTCOME = {"feedback": "outcome", "gate": {"use_align": False}, "reward": {"part
         ({"advantage": "reinforce++"}, "within their groups"),
         ({"calibration": {"alpha": 0.1}, "gate": {"use_align": False}}, "does not use"),
         ({"std": "none", "advantage": "rloo"}, "divide by"),
-        ({"anchor": "state"}, "are of GiGPO"),
+        ({"anchor": "state"}, "of GiGPO only"),
         ({"feedback": "outcome"}, "before it is used"),
         ({**OUTCOME, "lifecycle": {"withheld": 0}}, "success without it"),
     ],

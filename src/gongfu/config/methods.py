@@ -16,29 +16,13 @@ class KLConfig(Section):
     place: Literal["loss", "reward"] = "loss"
 
 
-class ActionConfig(Section):
-    """Group-relative policy optimisation of actions and its relatives, one named estimator each."""
+class UpdateConfig(Section):
+    """What a step plays, how its actions are paid, and the clipped update: shared by all methods that train actions."""
 
     tasks: Positive = 8
     """Tasks a step."""
     group_size: Positive = 8
     """Rollouts of each task."""
-    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline", "gigpo"] = "grpo"
-    std: Literal["unbiased", "population", "none"] = "unbiased"
-    """Deviation that GRPO and GiGPO divide by."""
-    step_weight: float = Field(default=1.0, ge=0)
-    """GiGPO's ω: weight of the step term beside the episode term."""
-    episode_weight: float = Field(default=1.0, ge=0)
-    """Role-Agent's α: weight of GiGPO's episode term."""
-    anchor_scope: Literal["group", "batch"] = "group"
-    """GiGPO compares the steps of a task's rollouts, Role-Agent those of the whole batch."""
-    anchor: Literal["observation", "state"] = "observation"
-    """GiGPO: which steps are compared. observation: those that saw the same text. state: and had the same admissible actions,
-    so that "Nothing happens." in two places is not one state."""
-    anchor_similarity: float = Field(default=1.0, gt=0, le=1)
-    """GiGPO: how alike the texts of two steps must be to be one state; 1 = equal."""
-    statistics: Literal["trajectory", "step"] = "trajectory"
-    """Unit over which group mean and deviation are taken: each episode once, or once per step it took."""
     gamma: float = Field(default=1.0, gt=0, le=1)
     """Discount of step returns; 1 = every step is paid the episode's score. GiGPO discounts its step term only."""
     invalid_penalty: float = Field(default=0.0, ge=0)
@@ -69,13 +53,49 @@ class ActionConfig(Section):
     """Largest mean |log-prob of the trainer - of the sampler| on fresh samples; beyond it the run stops."""
 
     @model_validator(mode="after")
-    def _fits(self) -> ActionConfig:
-        if self.group_size == 1 and self.advantage in ("grpo", "dr_grpo", "rloo", "reinforce++_baseline", "gigpo"):
-            raise ValueError(f"group_size 1 gives every advantage 0 under {self.advantage}; use at least 2, or reinforce++")
+    def _clips(self) -> UpdateConfig:
         if self.dual_clip and self.dual_clip <= 1:
             raise ValueError(f"dual_clip must be above 1 or 0 (off), got {self.dual_clip}")
         if self.ratio == "sequence" and (self.dual_clip or self.aggregation != "seq-mean-token-mean"):
             raise ValueError('ratio = "sequence" needs dual_clip = 0 and aggregation = "seq-mean-token-mean"')
+        if self.overlong_to and self.overlong_from >= self.overlong_to:
+            raise ValueError(f"overlong_from ({self.overlong_from}) must be smaller than overlong_to ({self.overlong_to})")
+        if self.overlong_from and not self.overlong_to:
+            raise ValueError("overlong_from does nothing without overlong_to")
+        return self
+
+    @property
+    def shaped(self) -> bool:
+        """Whether a step's return is more than the episode's score."""
+        return bool(
+            self.overlong_to or self.gamma != 1 or self.invalid_penalty or self.format_score is not None or self.cap_invalid
+        )
+
+
+class ActionConfig(UpdateConfig):
+    """Group-relative policy optimisation of actions and its relatives, one named estimator each."""
+
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline", "gigpo"] = "grpo"
+    std: Literal["unbiased", "population", "none"] = "unbiased"
+    """Deviation that GRPO and GiGPO divide by."""
+    step_weight: float = Field(default=1.0, ge=0)
+    """GiGPO's ω: weight of the step term beside the episode term."""
+    episode_weight: float = Field(default=1.0, ge=0)
+    """Role-Agent's α: weight of GiGPO's episode term."""
+    anchor_scope: Literal["group", "batch"] = "group"
+    """GiGPO compares the steps of a task's rollouts, Role-Agent those of the whole batch."""
+    anchor: Literal["observation", "state"] = "observation"
+    """GiGPO: which steps are compared. observation: those that saw the same text. state: and had the same admissible actions,
+    so that "Nothing happens." in two places is not one state."""
+    anchor_similarity: float = Field(default=1.0, gt=0, le=1)
+    """GiGPO: how alike the texts of two steps must be to be one state; 1 = equal."""
+    statistics: Literal["trajectory", "step"] = "trajectory"
+    """Unit over which group mean and deviation are taken: each episode once, or once per step it took."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> ActionConfig:
+        if self.group_size == 1 and self.advantage in ("grpo", "dr_grpo", "rloo", "reinforce++_baseline", "gigpo"):
+            raise ValueError(f"group_size 1 gives every advantage 0 under {self.advantage}; use at least 2, or reinforce++")
         if self.kl.place == "reward" and self.advantage != "reinforce++":
             raise ValueError('kl.place = "reward" is defined for reinforce++ only; use "loss"')
         if self.advantage == "reinforce++" and self.kl.place == "loss" and self.kl.coefficient:
@@ -89,14 +109,7 @@ class ActionConfig(Section):
             raise ValueError(f'{", ".join(changed)}: of GiGPO only; set advantage = "gigpo", or leave them out')
         if self.advantage == "gigpo" and not (self.step_weight or self.episode_weight):
             raise ValueError("step_weight and episode_weight are both 0: every advantage would be 0")
-        if self.overlong_to and self.overlong_from >= self.overlong_to:
-            raise ValueError(f"overlong_from ({self.overlong_from}) must be smaller than overlong_to ({self.overlong_to})")
-        if self.overlong_from and not self.overlong_to:
-            raise ValueError("overlong_from does nothing without overlong_to")
-        shaped = (
-            self.overlong_to or self.gamma != 1 or self.invalid_penalty or self.format_score is not None or self.cap_invalid
-        )
-        if shaped and self.advantage == "reinforce++":
+        if self.shaped and self.advantage == "reinforce++":
             raise ValueError(
                 "gamma, invalid_penalty, format_score, cap_invalid and overlong are not used by reinforce++; leave them out"
             )
@@ -396,4 +409,29 @@ class RoleAgentConfig(ActionConfig):
         return self
 
 
-MethodConfig = Annotated[GRPOConfig | UniSkillConfig | RoleAgentConfig, Field(discriminator="name")]
+class CriticTrainingConfig(Section):
+    """PPO's critic: an adapter of its own that is asked whether the episode will succeed."""
+
+    lr: float = Field(default=1e-3, gt=0)
+    epochs: Positive = 1
+    minibatches: Positive = 1
+    warmup: int = Field(default=0, ge=0)
+    """Steps in which the critic alone is trained."""
+
+
+class PPOConfig(UpdateConfig):
+    """PPO (arXiv 1707.06347) with generalised advantage estimation over the turns of an episode (arXiv 1506.02438)."""
+
+    name: Literal["ppo"] = "ppo"
+    gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    """λ of GAE; 1 = the return less the value, 0 = the one-step error."""
+    critic: CriticTrainingConfig = CriticTrainingConfig()
+
+    @model_validator(mode="after")
+    def _is_plain(self) -> PPOConfig:
+        if self.kl.place == "reward":
+            raise ValueError('kl.place = "reward" is defined for reinforce++ only; use "loss"')
+        return self
+
+
+MethodConfig = Annotated[GRPOConfig | UniSkillConfig | RoleAgentConfig | PPOConfig, Field(discriminator="name")]

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from gongfu.config.methods import ActionConfig
+from gongfu.config.methods import ActionConfig, UpdateConfig
 from gongfu.core.records import Trajectory, Turn
 from gongfu.credit import advantages as estimators
 from gongfu.credit.batch import Example
@@ -32,7 +32,7 @@ def action_part(
     return Actions(examples, policy_config(settings)) if examples else None
 
 
-def policy_config(s: ActionConfig) -> PolicyLossConfig:
+def policy_config(s: UpdateConfig) -> PolicyLossConfig:
     """The actions' loss by the settings."""
     in_loss = s.kl.place == "loss"
     return PolicyLossConfig(
@@ -54,7 +54,7 @@ def _examples(batch: Sequence[Trajectory], s: ActionConfig, engine: Engine, fact
     whole_batch = s.advantage == "reinforce++" or s.anchor_scope == "batch"
     flat = flat_groups(batch, s, factors)
     kept = [t for t, dead in zip(batch, flat, strict=True) if whole_batch or not dead]
-    reference = _reference(engine, [r for t in kept for r in rows[t.id]]) if needs_reference else {}
+    reference = reference_logprobs(engine, [r for t in kept for r in rows[t.id]]) if needs_reference else {}
     paid = _token_advantages(batch, rows, reference, s, factors)
     in_loss = needs_reference and s.kl.place == "loss"
     examples = []
@@ -65,7 +65,8 @@ def _examples(batch: Sequence[Trajectory], s: ActionConfig, engine: Engine, fact
     return [e for e in examples if any(e.advantages) or in_loss]
 
 
-def _reference(engine: Engine, rows: Sequence[TokenRow]) -> dict[str, tuple[float, ...]]:
+def reference_logprobs(engine: Engine, rows: Sequence[TokenRow]) -> dict[str, tuple[float, ...]]:
+    """Row id -> log-probs of its scored tokens under the frozen base."""
     scored = engine.logprobs([r.row for r in rows], adapter=None)
     return {r.row.id: tuple(values.tolist()) for r, values in zip(rows, scored, strict=True)}
 
@@ -148,7 +149,23 @@ def returns_of(
     return returns
 
 
-def _overlong(turn: Turn, settings: ActionConfig) -> float:
+def rewards_of(trajectory: Trajectory, settings: UpdateConfig) -> list[float]:
+    """Reward of every step: the episode's score with the last one, less the penalties of its own action.
+
+    With a wrong format and `format_score`, that stands in place of what the step itself is paid.
+    """
+    last = len(trajectory.turns) - 1
+    rewards = []
+    for i, turn in enumerate(trajectory.turns):
+        earned = trajectory.score if i == last else 0.0
+        if settings.format_score is not None and not turn.validity.format:
+            rewards.append(settings.format_score)
+        else:
+            rewards.append(earned - (0.0 if turn.validity.ok else settings.invalid_penalty) - _overlong(turn, settings))
+    return rewards
+
+
+def _overlong(turn: Turn, settings: UpdateConfig) -> float:
     """DAPO's soft punishment of a response (arXiv 2503.14476 eq. 13): 0 up to `overlong_from` tokens, 1 at `overlong_to`."""
     if not settings.overlong_to or turn.call is None:
         return 0.0

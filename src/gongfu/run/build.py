@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gongfu.config.methods import ProposerConfig, RoleAgentConfig, UniSkillConfig
+from gongfu.config.methods import PPOConfig, ProposerConfig, RoleAgentConfig, UniSkillConfig
 from gongfu.config.schema import Recipe
 from gongfu.core.seeds import seed_for
 from gongfu.engine.protocol import Engine, LoraSpec, OptimParams, Tokenizer
@@ -20,6 +20,8 @@ from gongfu.run.build_suite import build_suite as build_suite
 
 ACTOR = "actor"
 """Name of the adapter that acts."""
+CRITIC = "critic"
+"""Name of PPO's adapter that values."""
 
 
 def build_runner(recipe: Recipe, suite: Suite) -> EnvRunner:
@@ -71,13 +73,14 @@ def build_engine(recipe: Recipe, store: Path) -> Engine:
         fast=e.fast,
         threads=recipe.run.threads or None,
     )
-    engine.create_adapter(ACTOR, lora_spec(recipe))
+    for name in (ACTOR, *([CRITIC] if isinstance(recipe.method, PPOConfig) else [])):
+        engine.create_adapter(name, lora_spec(recipe, name))
     return engine
 
 
-def lora_spec(recipe: Recipe) -> LoraSpec:
+def lora_spec(recipe: Recipe, name: str = ACTOR) -> LoraSpec:
     lora = recipe.lora
-    return LoraSpec(lora.rank, lora.alpha, tuple(lora.targets), seed=seed_for(recipe.run.seed, purpose=f"adapter {ACTOR}"))
+    return LoraSpec(lora.rank, lora.alpha, tuple(lora.targets), seed=seed_for(recipe.run.seed, purpose=f"adapter {name}"))
 
 
 def build_actor(recipe: Recipe, engine: Engine, *, purpose: str, temperature: float, adapter: str | None = ACTOR) -> ModelActor:
@@ -107,6 +110,8 @@ def build_method(recipe: Recipe, engine: Engine, collector: Collector, suite: Su
         from gongfu.run.build_role_agent import build_role_agent
 
         return build_role_agent(recipe, recipe.method, engine, collector, suite)
+    if isinstance(recipe.method, PPOConfig):
+        return _build_ppo(recipe, recipe.method, engine, collector, suite)
     return GRPO(
         engine=engine,
         collector=collector,
@@ -117,6 +122,24 @@ def build_method(recipe: Recipe, engine: Engine, collector: Collector, suite: Su
         schedule=schedule(recipe),
         seed=recipe.run.seed,
         adapter=ACTOR,
+        concurrency=recipe.rollout.concurrency,
+    )
+
+
+def _build_ppo(recipe: Recipe, s: PPOConfig, engine: Engine, collector: Collector, suite: Suite) -> Method:
+    from gongfu.methods.ppo import PPO
+
+    return PPO(
+        engine=engine,
+        collector=collector,
+        actor=build_actor(recipe, engine, purpose="train", temperature=recipe.rollout.temperature),
+        tasks=TaskSampler(suite.tasks("train"), recipe.run.seed),
+        settings=s,
+        optim=optim_params(recipe, recipe.optim.lr),
+        schedule=schedule(recipe),
+        seed=recipe.run.seed,
+        adapter=ACTOR,
+        critic=CRITIC,
         concurrency=recipe.rollout.concurrency,
     )
 
