@@ -1,10 +1,13 @@
-"""Runs one recipe over several seeds and puts before and after side by side."""
+"""Runs recipes over several seeds and puts before and after, or arm and arm, side by side."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -15,7 +18,13 @@ from _record import record as record
 from gongfu.config.load import load, to_toml
 from gongfu.config.schema import Recipe
 from gongfu.run.evaluate import compare, evaluate_runs
-from gongfu.run.folder import read_metrics
+from gongfu.run.folder import read_metrics, write_atomic
+from gongfu.run.stats import paired_bootstrap, wilson
+
+SPLITS = ("seen", "unseen")
+
+Wins = Mapping[str, Mapping[str, list[bool]]]
+"""Split -> "start", "with" or "without" -> success on each task. "with" is there when the run has a bank."""
 
 
 def recipe_of(name: str, overrides: Sequence[str]) -> Recipe:
@@ -49,6 +58,73 @@ def before_and_after(run: Path, split: str, tasks: int) -> dict[str, Any]:
         "turns": [before["turns"], after["turns"]],
         "by_kind": {"before": before["success_by_kind"], "after": after["success_by_kind"]},
     }
+
+
+def held_out(run: Path, recipe: Recipe, tasks: int) -> Wins:
+    """Success of the starting and of the last policy, task by task; kept in the run's folder."""
+    kept = run / f"held-out-{tasks}.json"
+    if not kept.exists():
+        names = ["start", "with", "without"] if recipe.method.name == "uniskill" else ["start", "without"]
+        found = {}
+        for split in SPLITS:
+            results = evaluate_runs([f"{run}@start", str(run)], split=split, tasks=tasks, rollouts=1, temperature=None)
+            found[split] = {n: [t.success for t in r.trajectories] for n, r in zip(names, results, strict=True)}
+        write_atomic(kept, json.dumps(found))
+    return json.loads(kept.read_bytes())
+
+
+def shares(won: Wins) -> dict[str, dict[str, dict[str, float]]]:
+    """Split -> policy -> success and its 95 % Wilson interval."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for split, policies in won.items():
+        for name, successes in policies.items():
+            low, high = wilson(sum(successes), len(successes))
+            row = {"success": fmean(successes), "low": round(low, 4), "high": round(high, 4)}
+            found.setdefault(split, {})[name] = row
+    return found
+
+
+def mean_shares(won: Sequence[Wins]) -> dict[str, dict[str, float]]:
+    """Split -> policy -> success, the mean over seeds."""
+    return {
+        split: {name: round(fmean(fmean(w[split][name]) for w in won), 4) for name in policies}
+        for split, policies in won[0].items()
+    }
+
+
+def differences(
+    won: Sequence[Wins], base: Sequence[Wins], names: Sequence[str] = ("with", "without")
+) -> dict[str, dict[str, Any]]:
+    """Split -> "with" or "without" -> success less that of the other arm, with a 95 % interval."""
+    found: dict[str, dict[str, Any]] = {}
+    for split in SPLITS:
+        for name in names:
+            d = paired_bootstrap(by_task(base, split, "without"), by_task(won, split, name), seed=0)
+            row = {"mean": round(d.mean, 4), "low": round(d.low, 4), "high": round(d.high, 4)}
+            found.setdefault(split, {})[name] = row
+    return found
+
+
+def by_task(won: Sequence[Wins], split: str, name: str) -> list[float]:
+    """Mean success on each task over the seeds."""
+    return [fmean(successes) for successes in zip(*(w[split][name] for w in won), strict=True)]
+
+
+def curves(runs: Mapping[str, Sequence[Path]]) -> dict[str, list[tuple[int, float]]]:
+    """Held-out success during training, the mean over seeds; of arms with a bank also without its skills."""
+    found = {}
+    for arm, paths in runs.items():
+        for label, key in ((arm, "success"), (f"{arm}, no skills shown", "success_without_skills")):
+            points: dict[int, list[float]] = defaultdict(list)
+            for m in (m for path in paths for m in read_metrics(path / "metrics.jsonl") if m["phase"] == "eval" and key in m):
+                points[m["step"]].append(m[key])
+            if points:
+                found[label] = [(step, fmean(values)) for step, values in sorted(points.items())]
+    return found
+
+
+def step_seconds(run: Path) -> list[float]:
+    return [m["time/step_s"] for m in read_metrics(run / "metrics.jsonl") if m["phase"] == "train"]
 
 
 def curve(run: Path) -> list[tuple[int, float]]:

@@ -18,19 +18,24 @@ Runs lie in --runs: a finished one is not trained again, one that was killed goe
 from __future__ import annotations
 
 import argparse
-import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, median
-from typing import Any
+from statistics import median
 
-from _study import ROOT, plot, recipe_of, record, trained
-
-from gongfu.config.schema import Recipe
-from gongfu.run.evaluate import evaluate_runs
-from gongfu.run.folder import read_metrics, write_atomic
-from gongfu.run.stats import paired_bootstrap, wilson
+from _study import (
+    ROOT,
+    Wins,
+    curves,
+    differences,
+    held_out,
+    mean_shares,
+    plot,
+    recipe_of,
+    record,
+    shares,
+    step_seconds,
+    trained,
+)
 
 ARMS = {"plus": "uniskill-household-nano.toml", "grpo": "uniskill/peers/grpo.toml"}
 PEERS = {
@@ -38,12 +43,8 @@ PEERS = {
     for path in sorted((ROOT / "recipes" / "uniskill" / "peers").glob("*.toml"))
     if path.stem != "grpo"
 }
-SPLITS = ("seen", "unseen")
 TASKS = 200
 RUNS = Path("runs/learn-uniskill-nano")
-
-Wins = Mapping[str, Mapping[str, list[bool]]]
-"""Split -> "start", "with" or "without" -> success on each task. "with" is there when the run has a bank."""
 
 
 def main() -> None:
@@ -85,71 +86,6 @@ def settings(arm: str, seed: int, options: argparse.Namespace) -> list[str]:
     steps = options.steps or recipe_of(ARMS["plus"], []).run.steps
     name = f"--run.name={arm.replace('/', '-')}-{seed}"
     return [f"--run.seed={seed}", name, f"--run.folder={options.runs}", f"--run.steps={steps}"]
-
-
-def held_out(run: Path, recipe: Recipe, tasks: int) -> Wins:
-    """Success of the starting and of the last policy, task by task; kept in the run's folder."""
-    kept = run / f"held-out-{tasks}.json"
-    if not kept.exists():
-        names = ["start", "with", "without"] if recipe.method.name == "uniskill" else ["start", "without"]
-        found = {}
-        for split in SPLITS:
-            results = evaluate_runs([f"{run}@start", str(run)], split=split, tasks=tasks, rollouts=1, temperature=None)
-            found[split] = {n: [t.success for t in r.trajectories] for n, r in zip(names, results, strict=True)}
-        write_atomic(kept, json.dumps(found))
-    return json.loads(kept.read_bytes())
-
-
-def shares(won: Wins) -> dict[str, dict[str, dict[str, float]]]:
-    """Split -> policy -> success and its 95 % Wilson interval."""
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for split, policies in won.items():
-        for name, successes in policies.items():
-            low, high = wilson(sum(successes), len(successes))
-            row = {"success": fmean(successes), "low": round(low, 4), "high": round(high, 4)}
-            found.setdefault(split, {})[name] = row
-    return found
-
-
-def mean_shares(won: Sequence[Wins]) -> dict[str, dict[str, float]]:
-    """Split -> policy -> success, the mean over seeds."""
-    return {
-        split: {name: round(fmean(fmean(w[split][name]) for w in won), 4) for name in policies}
-        for split, policies in won[0].items()
-    }
-
-
-def differences(won: Sequence[Wins], base: Sequence[Wins]) -> dict[str, dict[str, Any]]:
-    """Split -> "with" or "without" -> success less that of the other arm, with a 95 % interval."""
-    found: dict[str, dict[str, Any]] = {}
-    for split in SPLITS:
-        for name in ("with", "without"):
-            d = paired_bootstrap(by_task(base, split, "without"), by_task(won, split, name), seed=0)
-            row = {"mean": round(d.mean, 4), "low": round(d.low, 4), "high": round(d.high, 4)}
-            found.setdefault(split, {})[name] = row
-    return found
-
-
-def by_task(won: Sequence[Wins], split: str, name: str) -> list[float]:
-    """Mean success on each task over the seeds."""
-    return [fmean(successes) for successes in zip(*(w[split][name] for w in won), strict=True)]
-
-
-def curves(runs: Mapping[str, Sequence[Path]]) -> dict[str, list[tuple[int, float]]]:
-    """Held-out success during training, the mean over seeds; of arms with a bank also without its skills."""
-    found = {}
-    for arm, paths in runs.items():
-        for label, key in ((arm, "success"), (f"{arm}, no skills shown", "success_without_skills")):
-            points: dict[int, list[float]] = defaultdict(list)
-            for m in (m for path in paths for m in read_metrics(path / "metrics.jsonl") if m["phase"] == "eval" and key in m):
-                points[m["step"]].append(m[key])
-            if points:
-                found[label] = [(step, fmean(values)) for step, values in sorted(points.items())]
-    return found
-
-
-def step_seconds(run: Path) -> list[float]:
-    return [m["time/step_s"] for m in read_metrics(run / "metrics.jsonl") if m["phase"] == "train"]
 
 
 if __name__ == "__main__":
