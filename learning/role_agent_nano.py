@@ -2,7 +2,7 @@
 
 Arms: `grpo`, `gigpo` and `role-agent`, the latter two with (`-std`) and without a deviation in the denominator; Role-Agent
 without its predictions (`no-wia`), without its failure curriculum (`no-aiw`), and with longer horizons (`h10`, `h20`: shares
-of the longest episode). All play the same number of episodes. `difference` is an arm's success less that of grpo on the same tasks,
+of the longest episode). All play the same number of episodes. `difference`: success less that of grpo on the same tasks,
 averaged over seeds, with a paired bootstrap over tasks.
 
 Held out are new homes of the families that training shows ("seen") and homes of other families ("unseen").

@@ -164,6 +164,9 @@ class RetrievalConfig(Section):
     """dense: folder or hub id of an embedding model; empty = the small one of the extra "embed"."""
     floor: Share = 0.0
     """Similarity below which no skill is shown."""
+    relative_to: Literal["query", "skill"] = "query"
+    """lexical: similarity as a share of what the best text could have (query), or of what the skill has to say (skill: does all
+    of it apply here? A high floor then shows no skill about something else)."""
     per_kind: bool = True
     """Look only among the skills of the task's kind."""
     query: Literal["goal", "observation"] = "goal"
@@ -173,6 +176,8 @@ class RetrievalConfig(Section):
     def _fits(self) -> RetrievalConfig:
         if self.embedder and self.kind == "lexical":
             raise ValueError('lexical retrieval uses no embedder; set kind = "dense", or leave embedder empty')
+        if self.relative_to != "query" and self.kind == "dense":
+            raise ValueError('a cosine is relative to nothing: leave relative_to out, or set kind = "lexical"')
         return self
 
 

@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,20 +35,29 @@ def words(text: str) -> list[str]:
 class LexicalRetriever:
     """BM25 (k1 = 1.2, b = 0.75) of the query's words in a skill's text.
 
-    A score is divided by the largest one that any text could reach for the query, so it lies between 0 and 1 and can be
-    compared between queries. Words that no skill has count in that bound: they are what the skill does not answer.
+    A score lies between 0 and 1 and can be compared between queries: it is divided by the largest one that any text could
+    reach for the query (`relative_to` "query"; words that no skill has count in that bound: they are what the skill does not
+    answer), or by the one that the skill would have if all its words stood in the query ("skill": how much of it applies).
     """
 
     def __init__(
-        self, *, top_k: int = 1, floor: float = 0.0, per_kind: bool = True, states: tuple[State, ...] = USABLE
+        self,
+        *,
+        top_k: int = 1,
+        floor: float = 0.0,
+        per_kind: bool = True,
+        states: tuple[State, ...] = USABLE,
+        relative_to: Literal["query", "skill"] = "query",
     ) -> None:
         self.selection = Selection(top_k, floor, per_kind, states)
+        self.relative_to = relative_to
         self.index = Index()
 
     def rank(self, queries: Sequence[Query], view: BankView) -> list[list[Hit]]:
         """The best skills of the view for each query, best first, equal ones by id. A hit shares a word with the query."""
         index = self.index = self.index.follow(view, self.selection.states)
-        return [self.selection.best(q, index.scores(q.text), index.skills, index.kinds) for q in queries]
+        wholes = index.wholes() if self.relative_to == "skill" else None
+        return [self.selection.best(q, index.scores(q.text, wholes), index.skills, index.kinds) for q in queries]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +125,29 @@ class Index:
         kinds = self.kinds.with_places({place_of[skill.id]: skill for skill in come}, len(skills))
         return Index(view.tree, tuple(skills), place_of, frozenset(free), np.array(lengths), postings, kinds)
 
-    def scores(self, text: str) -> NDArray[np.float64]:
-        """Score of the skill at each place, -inf where it has no word of the text."""
+    def scores(self, text: str, wholes: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """Score of the skill at each place, -inf where it has no word of the text. With `wholes` each word of the text counts
+        once, and scores are relative to them."""
+        total, bound = self._sum(Counter(words(text)) if wholes is None else dict.fromkeys(words(text), 1))
+        bounds = max(bound, np.finfo(float).tiny) if wholes is None else np.maximum(wholes, np.finfo(float).tiny)
+        return np.where(total > 0, total / bounds, -np.inf)
+
+    def wholes(self) -> NDArray[np.float64]:
+        """The score of the skill at each place for a text that has all words of all skills."""
+        return self._sum(dict.fromkeys(self.postings, 1))[0]
+
+    def _sum(self, asked: Mapping[str, int]) -> tuple[NDArray[np.float64], float]:
+        """Sums of BM25 at each place, and the largest one that any text could reach."""
         there = len(self.skills) - len(self.free)
         norm = K1 * (1 - B + B * self.lengths / max(self.lengths.sum() / max(there, 1), 1.0))
         total, bound = np.zeros(len(self.skills)), 0.0
-        for word, times in Counter(words(text)).items():
+        for word, times in asked.items():
             posting = self.postings.get(word, _NOWHERE)
             holders = len(posting.places)
             weight = times * np.log1p((there - holders + 0.5) / (holders + 0.5))
             total[posting.places] += weight * posting.counts / (posting.counts + norm[posting.places])
             bound += weight
-        return np.where(total > 0, total / max(bound, np.finfo(float).tiny), -np.inf)
+        return total, bound
 
 
 _NOWHERE = Posting(np.zeros(0, dtype=np.int64), np.zeros(0))

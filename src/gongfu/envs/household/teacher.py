@@ -52,10 +52,8 @@ def advise(family: Family, target: str, quality: str, rng: random.Random, *, see
 
 
 def lessons(family: Family, target: str) -> list[str]:
-    """All that this teacher could say about `target` to somebody who stands in such a home, true and false: every place where
-    it fits, and what helps nobody."""
-    places = places_for(target, family.furniture)
-    return [habit_sentence(family, target, place) for place in places] + list(_VAGUE)
+    """All habits of the family's homes that could be true of `target`: one sentence for every place where it fits."""
+    return [habit_sentence(family, target, place) for place in places_for(target, family.furniture)]
 
 
 def found(actions: Sequence[str], target: str) -> str:
