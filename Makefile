@@ -13,11 +13,11 @@ export TOKENIZERS_PARALLELISM = false
 
 .PHONY: demo demo-nano demo-smollm2 test check learn bench nano clean
 
-# Installs, trains GRPO on generated household tasks, and ends with the path of a report. MODEL=smollm2: a pretrained model.
+# Installs, trains UniSkill on generated household tasks, and ends with the path of a report. MODEL=smollm2: GRPO on a pretrained model.
 demo: $(VENV)/.train demo-$(MODEL)
 
 demo-nano:
-	$(BIN)/gongfu train @recipes/grpo/household-nano.toml --run.name $(RUN)
+	$(BIN)/gongfu train @recipes/uniskill-household-nano.toml --run.name $(RUN)
 
 demo-smollm2:
 	$(BIN)/gongfu models fetch smollm2

@@ -40,6 +40,17 @@ def test_bm25_is_the_formula(bank):
     assert np.isneginf(index.scores("cat")).all() and np.isneginf(index.scores("")).all()
 
 
+def test_a_score_may_say_how_much_of_the_skill_applies(bank):
+    """ "Red fox." stands in the query as a whole, of the other text only "red" does; the query's other words do not matter."""
+    bank.commit([Add(Skill("Red fox.")), Add(Skill("red dog barks"))], parent=bank.head())
+    retriever = LexicalRetriever(relative_to="skill", floor=0.5)
+    (hits,) = retriever.rank([Query("the quick red fox jumps, and the red fox rests")], bank.at())
+    assert [(hit.skill.text, hit.score) for hit in hits] == [("Red fox.", pytest.approx(1.0))]
+    (some,) = LexicalRetriever(relative_to="skill", top_k=2).rank([Query("red fox")], bank.at())
+    red, dog = math.log(1 + 0.5 / 2.5), math.log(1 + 1.5 / 1.5)
+    assert some[1].score == pytest.approx(red / (red + 2 * dog)), "its three words have one weight of length"
+
+
 def test_words_are_found_in_any_script():
     assert words("Put 2 Mugs-on the desk_lamp!") == ["put", "2", "mugs", "on", "the", "desk", "lamp"]
     assert words("打开冰箱 fridge") == ["打", "开", "冰", "箱", "fridge"]

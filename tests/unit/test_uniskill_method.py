@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from gongfu.config.load import load
 from gongfu.config.schema import Recipe
-from gongfu.core.errors import CheckpointError
+from gongfu.core.errors import CheckpointError, ConfigError
 from gongfu.methods.uniskill.gate import choose_edits
+from gongfu.methods.uniskill.learning import proposal_rows
 from gongfu.methods.uniskill.prompt import body
+from gongfu.methods.uniskill.records import Group
 from gongfu.run.build import build_collector, build_engine, build_method, build_runner, build_suite
 from gongfu.skills.edits import Add
 from gongfu.skills.skill import Skill
+from toy import ToySuite
 from uniskill_cases import judged, proposal
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = ["--method.tasks=3", "--run.threads=1", "--suite.train=60", "--suite.seen=12", "--rollout.concurrency=64"]
+SMALL = [
+    *("--method.tasks=3", "--run.threads=1", "--suite.train=60", "--suite.seen=12", "--rollout.concurrency=64"),
+    *("--suite.families=6", "--method.group-size=8", "--method.sources=4", "--method.references=0"),
+    *("--method.proposer.mode=generate", "--method.reward.duplicate-factor=1"),
+    *("--method.retrieval.relative-to=query", "--method.retrieval.floor=0"),
+]
+"""Small steps with written proposals, and some skill for every task."""
 
 
 def make(folder, *overrides):
@@ -305,3 +316,63 @@ def test_banks_are_compared_on_tasks_that_training_never_plays(tmp_path):
     with_skills(method)
     old, new = method.trials.compare_banks(method.library, before, method.library.view.commit, 0)
     assert 0 <= old <= 6 and 0 <= new <= 6 and method.trials.episodes == 12
+
+
+# ---------------------------------------------------------------------- chosen proposals
+
+CHOOSING = ["--method.proposer.mode=choose"]
+
+
+@pytest.fixture(scope="module")
+def choosing(tmp_path_factory):
+    method = make(tmp_path_factory.mktemp("choosing"), *CHOOSING)
+    played = method.collector.collect(
+        method.actor, method.tasks.draw(STEP, 3), group_size=8, step=STEP, skills=method.shown(method.tasks.draw(STEP, 3))
+    )
+    groups = [
+        Group(group[0].task, group, "some-skill" if k == 0 else "", SHOWN if k == 0 else "")
+        for k, group in enumerate([list(g) for _, g in groupby(played, key=lambda t: t.group)])
+    ]
+    proposals, _ = method.proposer.propose(groups, STEP)
+    return method, groups, proposals
+
+
+SHOWN = "Something is usually somewhere else."
+
+
+def test_a_chosen_proposal_says_what_the_suite_lists(choosing):
+    method, _, proposals = choosing
+    suite = method.collector.runner.suite
+    assert proposals and {p.parsed.op for p in proposals} > {"ADD"}
+    assert all(p.parsed.text in suite.lessons(p.task) for p in proposals if p.is_edit)
+    assert all(p.parsed.op in p.legal for p in proposals)
+    assert len({p.parsed.text for p in proposals}) > 2, "several lessons are tried"
+
+
+def test_the_trainer_agrees_with_what_was_chosen(choosing):
+    """Operation and text are two choices of one row; their log-probs are those that the sampler drew by."""
+    method, _, proposals = choosing
+    rows = proposal_rows(proposals)
+    assert {len(row.choices) for row in rows} == {1, 2}, "a KEEP is one choice, an edit two"
+    for row, p, logprobs in zip(rows, proposals, method.engine.logprobs(rows, adapter="actor"), strict=True):
+        assert row.tokens == p.call.prompt + p.call.response
+        assert logprobs.tolist() == pytest.approx(p.call.logprobs, abs=1e-4)
+
+
+def test_chosen_proposals_are_trained_and_kept_for_later(tmp_path):
+    method = make(tmp_path, *CHOOSING, *OUTCOME)
+    before = adapter_of(method)
+    metrics = method.step(STEP).metrics
+    assert metrics["proposer/tokens"] > 0 and moved(before, adapter_of(method)) > 0
+    waiting = method.valuer.waiting
+    assert waiting and all(len(w.choices) == 2 for w in waiting.values())
+    other = make(tmp_path / "other", *CHOOSING, *OUTCOME)
+    other.valuer.restore(json.loads(json.dumps(method.valuer.state())))
+    assert other.valuer.waiting == waiting
+
+
+def test_a_suite_without_lessons_cannot_be_chosen_from(tmp_path):
+    method = make(tmp_path)
+    recipe = load(Recipe, files=[ROOT / "recipes" / "uniskill-household-nano.toml"], overrides=[*SMALL, *CHOOSING]).config
+    with pytest.raises(ConfigError, match="lessons"):
+        build_method(recipe, method.engine, method.collector, ToySuite(), tmp_path / "toy")

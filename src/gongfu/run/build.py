@@ -17,6 +17,7 @@ from gongfu.rollout.collector import Collector
 from gongfu.rollout.context import TextRules
 from gongfu.rollout.tasks import TaskSampler
 from gongfu.run.build_suite import build_suite as build_suite
+from gongfu.run.build_suite import check_offers
 
 ACTOR = "actor"
 """Name of the adapter that acts."""
@@ -102,6 +103,7 @@ def build_method(recipe: Recipe, engine: Engine, collector: Collector, suite: Su
     """The method of a recipe; what it keeps beside the weights (a skill bank) lies in `folder`."""
     from gongfu.methods.grpo import GRPO
 
+    check_offers(recipe.method, suite)
     if isinstance(recipe.method, UniSkillConfig):
         from gongfu.run.build_uniskill import build_uniskill
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gongfu.config.methods import RoleAgentConfig
 from gongfu.config.schema import Recipe
-from gongfu.core.errors import ConfigError
 from gongfu.engine.protocol import Engine
 from gongfu.envs.protocol import Suite
 from gongfu.methods.role_agent.agent_in_world import AgentInWorld
@@ -36,14 +37,5 @@ def build_role_agent(recipe: Recipe, s: RoleAgentConfig, engine: Engine, collect
     )
 
 
-def _onlooker(s: RoleAgentConfig, engine: Engine, suite: Suite, seed: int) -> AgentInWorld:
-    modes = getattr(suite, "failure_modes", ())
-    if not modes:
-        raise ConfigError(
-            f"suite {suite.name!r} names no failure modes (failure_modes), which Agent-In-World sorts failures by: "
-            "give it some, or set method.failures.share = 0"
-        )
-    can_measure = hasattr(suite, "diagnose")
-    if s.failures.writer == "measured" and not can_measure:
-        raise ConfigError(f'suite {suite.name!r} cannot measure failures (diagnose): set method.failures.writer = "tagged"')
-    return AgentInWorld(engine, ACTOR, s.failures, modes, seed, suite if can_measure else None)  # type: ignore[arg-type]
+def _onlooker(s: RoleAgentConfig, engine: Engine, suite: Any, seed: int) -> AgentInWorld:
+    return AgentInWorld(engine, ACTOR, s.failures, suite.failure_modes, seed, suite if hasattr(suite, "diagnose") else None)

@@ -7,6 +7,7 @@ import sys
 from functools import cache, partial
 from pathlib import Path
 
+from gongfu.config.methods import MethodConfig, RoleAgentConfig, UniSkillConfig
 from gongfu.config.suites import CustomSuiteConfig, SearchQAConfig, SokobanConfig, SuiteConfig, WebShopConfig
 from gongfu.core.errors import ConfigError, EnvError
 from gongfu.envs.protocol import Suite
@@ -37,6 +38,20 @@ def build_suite(config: SuiteConfig) -> Suite:
     from gongfu.envs.household.suite import HouseholdSuite
 
     return HouseholdSuite(**settings, kinds=config.kinds or None, sizes=sizes)
+
+
+def check_offers(method: MethodConfig, suite: Suite) -> None:
+    """Raises ConfigError when a method wants something of a suite that this one does not offer."""
+    if isinstance(method, UniSkillConfig) and method.proposer.mode == "choose" and not hasattr(suite, "lessons"):
+        raise ConfigError(f'suite {suite.name!r} lists no lessons to choose from: set method.proposer.mode = "generate"')
+    if isinstance(method, RoleAgentConfig) and method.failures.share:
+        if not getattr(suite, "failure_modes", ()):
+            raise ConfigError(
+                f"suite {suite.name!r} names no failure modes (failure_modes), which Agent-In-World sorts failures by: "
+                "give it some, or set method.failures.share = 0"
+            )
+        if method.failures.writer == "measured" and not hasattr(suite, "diagnose"):
+            raise ConfigError(f'suite {suite.name!r} cannot measure failures (diagnose): set method.failures.writer = "tagged"')
 
 
 @cache

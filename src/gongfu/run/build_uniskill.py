@@ -119,8 +119,6 @@ def _valuer(s: UniSkillConfig, engine: Engine, collector: Collector, trials: Tri
 
 def _proposer(recipe: Recipe, s: UniSkillConfig, engine: Engine, suite: Suite) -> Proposer:
     lessons = getattr(suite, "lessons", None) if s.proposer.mode == "choose" else None
-    if s.proposer.mode == "choose" and lessons is None:
-        raise ConfigError(f'suite {suite.name!r} lists no lessons to choose from: set method.proposer.mode = "generate"')
     return Proposer(
         engine,
         ACTOR if s.writer == "policy" else None,

@@ -11,7 +11,7 @@ from gongfu.config.schema import Recipe
 from gongfu.config.suites import HouseholdConfig, SearchQAConfig
 from gongfu.core.errors import ConfigError, MissingExtra
 from gongfu.engine.models import find_model
-from gongfu.run.build import build_suite
+from gongfu.run.build_suite import build_suite, check_offers
 from gongfu.run.evaluate import weights_of
 from gongfu.skills.dialects import check_location
 
@@ -28,6 +28,7 @@ def preflight(recipe: Recipe) -> list[str]:
     model = find_model(recipe.engine.model)
     _check_skills(recipe)
     suite = build_suite(recipe.suite)
+    check_offers(recipe.method, suite)
     counts = {split: len(suite.tasks(split)) for split in dict.fromkeys(("train", recipe.eval.split))}
     for split, count in counts.items():
         if not count:
