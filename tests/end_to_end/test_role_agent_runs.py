@@ -29,7 +29,7 @@ def train(folder: Path, name: str, recipe: str, *more: str) -> list[dict]:
 SMALL = ("--method.tasks=3", "--suite.train=60", "--eval.every=0", "--eval.tasks=4", "--method.failures.every=1")
 TEMPLATE = (
     "{% for m in messages %}<s> {{ m['role'] }} \n {{ m['content'] }}</s>{% endfor %}"
-    "{% if add_generation_prompt %}<s> assistant \n{% endif %}"
+    "{% if add_generation_prompt %}{{ '<s> assistant \n ' }}{% endif %}"
 )
 """As Qwen2.5's: nothing stands between a message and its end."""
 

@@ -55,7 +55,8 @@ class Trials:
 
 @dataclass
 class RolloutValuer:
-    """Values a proposal by the success of extra rollouts with it against as many without it (Evolving-RL's way).
+    """Values a proposal by the success of extra rollouts with it against as many without it (Evolving-RL's way). Proposals that
+    say the same about the same task are tried once.
 
     Implements `gongfu.methods.uniskill.method.Valuer`: the alignment's two sides are the scores with and without.
     """
@@ -64,10 +65,15 @@ class RolloutValuer:
     rollouts: int
 
     def value(self, proposals: Sequence[Proposal], step: int) -> list[Alignment | None]:
-        edits = [p for p in proposals if p.is_edit]
-        scores = dict(zip([p.id for p in edits], self.trials.compare(edits, self.rollouts, step), strict=True)) if edits else {}
+        edits = {_what(p): p for p in reversed(proposals) if p.is_edit}
+        tried = self.trials.compare(list(edits.values()), self.rollouts, step) if edits else []
+        scores = dict(zip(edits, tried, strict=True))
         found: list[Alignment | None] = []
         for proposal in proposals:
-            with_it, without = scores.get(proposal.id, ([], []))
+            with_it, without = scores.get(_what(proposal), ([], [])) if proposal.is_edit else ([], [])
             found.append(Alignment(tuple(with_it), tuple(without)) if with_it and without else None)
         return found
+
+
+def _what(proposal: Proposal) -> tuple[str, str, str]:
+    return proposal.task.id, proposal.target_text, proposal.parsed.text
