@@ -16,6 +16,7 @@ from gongfu.methods.uniskill.gate import choose_edits
 from gongfu.methods.uniskill.learning import proposal_rows
 from gongfu.methods.uniskill.prompt import body
 from gongfu.methods.uniskill.records import Group
+from gongfu.methods.uniskill.trials import RolloutValuer
 from gongfu.run.build import build_collector, build_engine, build_method, build_runner, build_suite
 from gongfu.skills.edits import Add
 from gongfu.skills.skill import Skill
@@ -376,3 +377,13 @@ def test_a_suite_without_lessons_cannot_be_chosen_from(tmp_path):
     recipe = load(Recipe, files=[ROOT / "recipes" / "uniskill-household-nano.toml"], overrides=[*SMALL, *CHOOSING]).config
     with pytest.raises(ConfigError, match="lessons"):
         build_method(recipe, method.engine, method.collector, ToySuite(), tmp_path / "toy")
+
+
+def test_proposals_that_say_the_same_are_tried_by_rollouts_once(choosing):
+    method, _, proposals = choosing
+    before = method.trials.episodes
+    found = RolloutValuer(method.trials, 2).value(proposals, STEP)
+    distinct = {(p.task.id, p.target_text, p.parsed.text) for p in proposals if p.is_edit}
+    assert len(distinct) < sum(p.is_edit for p in proposals), "the fixture has none that say the same"
+    assert method.trials.episodes - before == 4 * len(distinct)
+    assert [value is not None for value in found] == [p.is_edit for p in proposals]
