@@ -34,7 +34,7 @@ check: $(VENV)/.dev
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
-# Real training of the real small models over several seeds: some five hours on two cores. Runs that were killed go on.
+# Real training of the real small models over several seeds: some ten hours on two cores. Runs that were killed go on.
 learn: $(VENV)/.dev
 	$(BIN)/python learning/grpo_household_nano.py
 	$(BIN)/gongfu models fetch smollm2
@@ -43,6 +43,8 @@ learn: $(VENV)/.dev
 	$(BIN)/python learning/r_align_validity.py
 	$(BIN)/python learning/uniskill_household_nano.py
 	$(BIN)/python learning/support_floor.py
+	$(BIN)/python learning/role_agent_nano.py
+	$(BIN)/python learning/prediction_validity.py
 
 # Trains the nano model that ships with the package again: some ten minutes on two cores. The same bytes need the same threads.
 nano: $(VENV)/.train
@@ -59,6 +61,7 @@ bench: $(VENV)/.bench
 	$(BIN)/python benchmarks/token_accounting.py
 	$(BIN)/python benchmarks/grpo_step_vs_trl.py
 	$(BIN)/python benchmarks/resume_kill.py
+	$(BIN)/python benchmarks/role_agent_cost.py
 	$(BIN)/python benchmarks/r_align_cost.py
 	$(BIN)/python benchmarks/bank_overhead.py
 

@@ -2,7 +2,8 @@
 
 A fixed policy plays, and predicts after every action what it will observe. `r_pb` is the point-biserial correlation of an
 episode's mean likeness of predictions with its success (the paper: 0.41 over 200 episodes of ALFWorld), `ci` its 95 % bootstrap
-interval over tasks. `over_training`: mean likeness in each third of the runs of role_agent_nano.py, where any are in --runs.
+interval over tasks. `over_training`: mean likeness, in successes, in each third of the runs of
+role_agent_nano.py, where any are in --runs.
 
     python learning/prediction_validity.py
     python learning/prediction_validity.py --tasks 4 --rollouts 2       # a try, writes no result
@@ -18,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from _study import recipe_of, record
-from role_agent_nano import ROLE_AGENT, thirds
+from role_agent_nano import ROLE_AGENT, TURNS, thirds
 
 TASKS, ROLLOUTS = 50, 4
 
@@ -46,7 +47,7 @@ def play(options: argparse.Namespace) -> tuple[list[float], list[bool], list[str
     from gongfu.methods.role_agent.world_in_agent import similarities
     from gongfu.run import build
 
-    recipe = recipe_of(ROLE_AGENT, [f"--run.seed={options.seed}"])
+    recipe = recipe_of(ROLE_AGENT, [f"--run.seed={options.seed}", *TURNS])
     suite = build.build_suite(recipe.suite)
     with tempfile.TemporaryDirectory() as folder:
         engine = build.build_engine(recipe, Path(folder))
@@ -57,6 +58,7 @@ def play(options: argparse.Namespace) -> tuple[list[float], list[bool], list[str
         played = collector.collect(method.actor, tasks, group_size=options.rollouts, concurrency=method.concurrency)
         predicted = method.world.predict(played, 0)
         engine.close()
+    played = [t for t in played if t.turns]
     alike = [fmean(r for row in similarities(t, predicted[t.id]) for r in row) for t in played]
     return alike, [t.success for t in played], [t.task.id for t in played]
 

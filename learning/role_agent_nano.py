@@ -2,8 +2,8 @@
 
 Arms: `grpo`, `gigpo` and `role-agent`, the latter two with (`-std`) and without a deviation in the denominator; Role-Agent
 without its predictions (`no-wia`), without its failure curriculum (`no-aiw`), and with longer horizons (`h10`, `h20`: shares
-of the longest episode). All play the same number of episodes. `difference`: success less that of grpo on the same tasks,
-averaged over seeds, with a paired bootstrap over tasks.
+of the longest episode, 20 turns, so 2 and 4 steps ahead in place of 1). All play the same number of episodes. `difference`:
+success less that of grpo on the same tasks, averaged over seeds, with a paired bootstrap over tasks.
 
 Held out are new homes of the families that training shows ("seen") and homes of other families ("unseen").
 
@@ -51,6 +51,8 @@ ARMS: dict[str, tuple[str, list[str]]] = {
     "h10": (ROLE_AGENT, ["--method.prediction.horizon=0.1"]),
     "h20": (ROLE_AGENT, ["--method.prediction.horizon=0.2"]),
 }
+TURNS = ["--suite.max-steps=20"]
+"""So that the paper's shares of the horizon are 1, 2 and 4 steps."""
 TASKS = 150
 WATCHED = (
     "prediction/similarity",
@@ -78,7 +80,7 @@ def main() -> None:
             name, changes = ARMS[arm]
             steps = [f"--run.steps={options.steps}"] if options.steps else []
             where = [f"--run.seed={seed}", f"--run.name={arm}-{seed}", f"--run.folder={options.runs}"]
-            recipe = recipe_of(name, [*changes, *steps, *where])
+            recipe = recipe_of(name, [*TURNS, *changes, *steps, *where])
             runs[arm].append(trained(recipe))
             won[arm].append(held_out(runs[arm][-1], recipe, options.tasks))
             print(f"{arm}, seed {seed}: {shares(won[arm][-1])}", flush=True)

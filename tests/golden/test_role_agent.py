@@ -50,7 +50,7 @@ def test_states_are_compared_over_the_whole_batch_and_the_episode_term_has_its_o
 
 
 def test_a_deviation_blows_small_differences_in_prediction_up():
-    """Eight successes alike .30 to .37, scaled as the public code does: rewards 10.60 to 10.74 (vector 5.6)."""
+    """Eight successes alike .30 to .37, scaled as the public code does: rewards 10.60 to 10.74."""
     alike = [0.30 + 0.01 * i for i in range(8)]
     paid = [10 * factors([[a]], PredictionConfig(weight=0.2, scales="reward"), GAMMA)[0] for a in alike]
     found = gigpo(

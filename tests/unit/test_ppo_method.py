@@ -69,10 +69,18 @@ def test_the_value_of_a_turn_is_asked_at_its_own_prompt(folder, tmp_path):
 
 
 def test_the_critics_answer_changes_the_update(folder, tmp_path):
-    """The cut: with λ = 1 and a critic that says the same everywhere, credit is the return alone."""
-    one, other = make(folder, tmp_path / "a", "--method.gae-lambda=0"), make(folder, tmp_path / "b", "--method.gae-lambda=1")
-    a, b = one.step(0).metrics, other.step(0).metrics
-    assert a["actor/grad_norm"] != pytest.approx(b["actor/grad_norm"], rel=1e-3)
+    """The cut: a critic that says the same everywhere leaves the return alone, which is another update."""
+    whole, cut = make(folder, tmp_path / "a"), make(folder, tmp_path / "b")
+    score = cut.engine.logprobs
+
+    def constant(rows, *, adapter):
+        found = score(rows, adapter=adapter)
+        return [0 * f - 0.7 for f in found] if adapter == "critic" else found
+
+    cut.engine.logprobs = constant
+    a, b = whole.step(0).metrics, cut.step(0).metrics
+    assert a["actor/grad_norm"] != pytest.approx(b["actor/grad_norm"], rel=1e-4)
+    assert b["critic/explained_variance"] == pytest.approx(0)
 
 
 def test_a_critic_that_is_trained_on_nothing_is_refused_before_it_starts(folder, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections import Counter
 
 import pytest
@@ -12,6 +13,8 @@ from gongfu.config.methods import FailureConfig
 from gongfu.config.schema import Recipe
 from gongfu.core.errors import ConfigError
 from gongfu.core.records import Task, Trajectory
+from gongfu.engine.protocol import Sample
+from gongfu.methods.actions import action_part
 from gongfu.methods.role_agent.agent_in_world import AgentInWorld, parse_reflection
 from gongfu.methods.role_agent.curriculum import Failure, FailureCurriculum
 from gongfu.methods.role_agent.world_in_agent import _read, similarities
@@ -65,8 +68,7 @@ def test_a_step_predicts_reads_failures_and_trains(folder, tmp_path):
     assert metrics["actor/grad_norm"] > 0
 
 
-@pytest.mark.parametrize("mode", ["ask", "continue"])
-@pytest.mark.parametrize("context", ["append", "window"])
+@pytest.mark.parametrize(("mode", "context"), [("ask", "append"), ("ask", "window"), ("continue", "append")])
 def test_predictions_are_of_the_steps_that_come_and_of_none_beyond_the_end(folder, tmp_path, mode, context):
     method = make(
         folder,
@@ -197,11 +199,32 @@ def test_memory_is_bounded_and_gives_up_the_oldest_of_the_most_frequent_mode():
     assert [f.task for f in c.memory] == ["t2", "t3", "t4"]
 
 
+def test_failures_of_now_bring_back_earlier_ones():
+    """A full window of new failures does not hide the earlier ones; without any, the new ones stand in."""
+    c = curriculum(shortlist=4)
+    c.record([], [failure(i, "a", step=0) for i in range(3)])
+    assert c.look(0, own) == 3 and set(c.pool) == {"t0", "t1", "t2"}
+    c.pool = {}
+    c.record([], [failure(i, "a", step=1) for i in range(10, 30)])
+    c.look(1, own)
+    assert set(c.pool) == {"t0", "t1", "t2"}
+
+
+def test_a_solved_task_is_not_brought_back_by_old_failures(folder, tmp_path):
+    c = curriculum(solved_after=1)
+    c.record([], [failure(1)])
+    c.look(0, own)
+    (t, *_) = make(folder, tmp_path).step(0).trajectories
+    c.record([dataclasses.replace(t, task=tasks()[1], group="g", outcome="success")], [failure(2, step=1)])
+    c.look(1, own)
+    assert "t1" not in c.pool and all(f.task != "t1" for f in c.memory)
+
+
 def test_a_resumed_curriculum_draws_the_same(folder, tmp_path):
     method = make(folder, tmp_path / "a")
     method.step(0)
     other = make(folder, tmp_path / "b")
-    other.restore(method.state())
+    other.restore(json.loads(json.dumps(method.state())))
     assert other.curriculum.draw(1, 2) == method.curriculum.draw(1, 2)
     assert other.state() == method.state()
 
@@ -222,6 +245,63 @@ def test_what_is_written_is_compared_with_what_is_measured(folder, tmp_path):
     measured = make(folder, tmp_path / "m", "--method.failures.writer=measured").step(0).metrics
     assert "failures/agreement" not in measured
     assert measured["failures/mode/one right"] == metrics["failures/measured/one right"]
+
+
+def said(method, *texts, logprobs=None):
+    """The onlooker with these answers of the model in place of its own, one after the other."""
+    method.onlooker = AnsweringOnlooker(**{f.name: getattr(method.onlooker, f.name) for f in dataclasses.fields(AgentInWorld)})
+    object.__setattr__(method.onlooker, "waiting", list(texts))
+    object.__setattr__(method.onlooker, "logprobs", logprobs)
+    return method.onlooker
+
+
+class AnsweringOnlooker(AgentInWorld):
+    def _sample(self, texts, purpose, step, names, choices=()):
+        if choices:
+            return [Sample((1,), (0.0,), "choice", 0, 0, self.logprobs[i]) for i in range(len(texts))]
+        return [self.waiting.pop(0) for _ in texts]
+
+    def _text(self, answer):
+        return answer
+
+
+def test_a_written_reflection_is_kept_whole_and_right_ones_are_counted(folder, tmp_path):
+    method = make(folder, tmp_path, "--method.failures.writer=tagged")
+    failed = [t for t in method.step(0).trajectories if not t.success][:2]
+    right = BlamingToy().diagnose(failed[0])
+    answer = f"<reflection>\nfailure_mode: {right}\nlesson: look first\nquery: words\n</reflection>"
+    failures, metrics = said(method, answer, "I do not know").read(failed, 0)
+    assert (failures[0].mode, failures[0].lesson, failures[0].query) == (right, "look first", "words")
+    assert failures[1].mode == "" and metrics["failures/unreadable"] == 0.5 and metrics["failures/agreement"] == 0.5
+
+
+def test_a_mode_is_chosen_by_what_the_story_adds_and_not_by_the_length_of_its_name(folder, tmp_path):
+    """The first name is likeliest, but no less so without a story; this story speaks for the second, that one for the third."""
+    method = make(folder, tmp_path, "--method.failures.temperature=0")
+    failed = [t for t in method.step(0).trajectories if not t.success][:2]
+    logprobs = [(-0.1, -5.0, -6.0), (-0.2, -4.0, -6.0), (-0.1, -5.0, -4.0)]
+    failures, _ = said(method, logprobs=logprobs).read(failed, 0)
+    assert [f.mode for f in failures] == ["one right", "two right"]
+
+
+def test_the_model_selects_by_number(folder, tmp_path):
+    method = make(folder, tmp_path, "--method.failures.retrieval=model")
+    earlier = [failure(1), failure(2), failure(3)]
+    answer = "<selected_tasks>\n3: alike\n1: alike too\n</selected_tasks>"
+    assert [f.task for f in said(method, answer).select("lost", [failure(9)], earlier, 2)] == ["t3", "t1"]
+
+
+def test_a_scaled_reward_reaches_the_episode_term_and_scaled_returns_do_not(folder, tmp_path):
+    method = make(folder, tmp_path, "--method.step-weight=0", "--method.prediction.horizon=0")
+    batch = list(method.step(0).trajectories)
+    scale = {t.id: [1.0 + 0.5 * (i % 2)] * len(t.turns) for i, t in enumerate(batch)}
+
+    def advantages(**given):
+        part = action_part(batch, method.settings, method.engine, **given)
+        return {e.row.id: e.advantages for e in part.examples}
+
+    assert advantages() == advantages(factors=scale), "the step term, which they scale, has the weight 0"
+    assert advantages() != advantages(factors=scale, episode_factors=scale)
 
 
 @pytest.mark.parametrize("retrieval", ["model", "similarity"])
@@ -249,7 +329,9 @@ def test_numbers_beyond_the_list_are_not_selected():
     ("overrides", "word"),
     [
         (["--suite.object=toy:ToySuite"], "failure_modes"),
-        (["--method.advantage=grpo"], "gigpo"),
+        (["--method.advantage=grpo"], "not made for"),
+        (["--method.step-weight=0"], "raise step_weight"),
+        (["--rollout.list-actions=true"], "bare observations"),
         (["--method.prediction.horizon=0", "--method.failures.share=0"], "nothing of Role-Agent"),
     ],
 )

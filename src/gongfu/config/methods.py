@@ -103,7 +103,7 @@ class ActionConfig(UpdateConfig):
         if self.std != "unbiased" and self.advantage not in ("grpo", "gigpo"):
             raise ValueError(f"std is what GRPO and GiGPO divide by; {self.advantage} does not: leave it out")
         of_gigpo = ("step_weight", "episode_weight", "anchor_scope", "anchor", "anchor_similarity")
-        fields = ActionConfig.model_fields
+        fields = type(self).model_fields
         changed = [name for name in of_gigpo if getattr(self, name) != fields[name].default]
         if changed and self.advantage != "gigpo":
             raise ValueError(f'{", ".join(changed)}: of GiGPO only; set advantage = "gigpo", or leave them out')
@@ -355,7 +355,7 @@ class PredictionConfig(Section):
     code), so that prediction counts in the episode term too."""
     temperature: float = Field(default=1.0, ge=0)
     max_response: Positive = 128
-    """Tokens of one answer."""
+    """Tokens of one predicted observation."""
 
 
 class FailureConfig(Section):
@@ -409,6 +409,8 @@ class RoleAgentConfig(ActionConfig):
                 f"predictions scale the returns of single steps, which {self.advantage} is not made for: set "
                 'advantage = "gigpo", or prediction.horizon = 0'
             )
+        if self.prediction.horizon and self.prediction.scales == "returns" and not self.step_weight:
+            raise ValueError("predictions scale the returns of the step term, whose weight is 0: raise step_weight")
         if not self.prediction.horizon and not self.failures.share:
             raise ValueError('nothing of Role-Agent is left: raise prediction.horizon or failures.share, or set name = "grpo"')
         return self

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from gongfu.config.chat import ChatConfig as ChatConfig
 from gongfu.config.methods import GRPOConfig as GRPOConfig
 from gongfu.config.methods import KLConfig as KLConfig
-from gongfu.config.methods import MethodConfig
+from gongfu.config.methods import MethodConfig, RoleAgentConfig
 from gongfu.config.section import Positive, Section, Share
 from gongfu.config.suites import CustomSuiteConfig as CustomSuiteConfig
 from gongfu.config.suites import HouseholdConfig as HouseholdConfig
@@ -225,6 +225,13 @@ class Recipe(Section):
             )
         if self.rollout.mode == "choose" and isinstance(self.suite, WebShopConfig) and not self.suite.queries:
             raise ValueError('rollout.mode = "choose" writes no search of its own: set suite.queries above 0')
+        predicts = self.method.prediction if isinstance(self.method, RoleAgentConfig) else None
+        bare = self.rollout.context == "append" and not self.rollout.list_actions
+        if predicts and predicts.horizon and predicts.mode == "continue" and not bare:
+            raise ValueError(
+                'method.prediction.mode = "continue" goes on with a conversation whose messages must be bare observations: set '
+                'it to "ask", or rollout.context = "append" and list_actions = false'
+            )
         if self.rollout.temperature == 0:
             raise ValueError("rollout.temperature 0 samples greedily: rollouts of a group would be equal and cannot be trained")
         return self

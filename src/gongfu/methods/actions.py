@@ -25,10 +25,14 @@ def action_part(
     engine: Engine,
     *,
     factors: Factors | None = None,
+    episode_factors: Factors | None = None,
     component: str = "actor",
 ) -> Actions | None:
-    """What the actions of a batch teach; None when every advantage is zero and no KL is in the loss."""
-    examples = _examples(batch, settings, engine, factors or {}, component)
+    """What the actions of a batch teach; None when every advantage is zero and no KL is in the loss.
+
+    `factors` scale the returns of steps, `episode_factors` GiGPO's episode term.
+    """
+    examples = _examples(batch, settings, engine, factors or {}, episode_factors or {}, component)
     return Actions(examples, policy_config(settings)) if examples else None
 
 
@@ -47,7 +51,14 @@ def policy_config(s: UpdateConfig) -> PolicyLossConfig:
     )
 
 
-def _examples(batch: Sequence[Trajectory], s: ActionConfig, engine: Engine, factors: Factors, component: str) -> list[Example]:
+def _examples(
+    batch: Sequence[Trajectory],
+    s: ActionConfig,
+    engine: Engine,
+    factors: Factors,
+    episode_factors: Factors,
+    component: str,
+) -> list[Example]:
     """Training rows with their token advantages. A flat group teaches nothing and is left out, KL included."""
     rows = {t.id: token_rows(t) for t in batch}
     needs_reference = s.kl.coefficient > 0
@@ -55,7 +66,7 @@ def _examples(batch: Sequence[Trajectory], s: ActionConfig, engine: Engine, fact
     flat = flat_groups(batch, s, factors)
     kept = [t for t, dead in zip(batch, flat, strict=True) if whole_batch or not dead]
     reference = reference_logprobs(engine, [r for t in kept for r in rows[t.id]]) if needs_reference else {}
-    paid = _token_advantages(batch, rows, reference, s, factors)
+    paid = _token_advantages(batch, rows, reference, s, factors, episode_factors)
     in_loss = needs_reference and s.kl.place == "loss"
     examples = []
     for trajectory in kept:
@@ -77,6 +88,7 @@ def _token_advantages(
     reference: Mapping[str, tuple[float, ...]],
     s: ActionConfig,
     factors: Factors,
+    episode_factors: Factors,
 ) -> dict[str, tuple[float, ...]]:
     """One advantage for each scored token of every row, by row id."""
     if s.advantage == "reinforce++":
@@ -94,7 +106,7 @@ def _token_advantages(
             counts = [_tokens_per_turn(t, rows[t.id]) for t in batch]
             steps = estimators.reinforce_plus_plus_baseline(returns, groups, tokens=counts, statistics=s.statistics)
         case "gigpo":
-            episodes = [returns_of(t, s, gamma=1.0) for t in batch]
+            episodes = [returns_of(t, s, gamma=1.0, factors=episode_factors) for t in batch]
             steps = gigpo(
                 episodes,
                 returns,

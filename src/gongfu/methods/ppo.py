@@ -75,11 +75,14 @@ class PPO:
         found = iter(self.engine.logprobs(rows, adapter=self.critic))
         values = [[float(next(found).exp()) for _ in asked[t.id]] for t in batch]
         credit = [gae(rewards_of(t, s), v, gamma=s.gamma, lam=s.gae_lambda) for t, v in zip(batch, values, strict=True)]
-        returns = [np.clip(a + v, 0.0, 1.0) for a, v in zip(credit, values, strict=True)]
-        foreseen = [float(y) for ys in returns for y in ys]
+        returns = [float(y) for a, v in zip(credit, values, strict=True) for y in a + v]
+        foreseen = [min(max(y, 0.0), 1.0) for y in returns]
         targets = {row.id: y for row, y in zip(rows, foreseen, strict=True)}
         flat = [v for row in values for v in row]
-        metrics = {"critic/explained_variance": explained_variance(flat, foreseen)}
+        metrics = {
+            "critic/explained_variance": explained_variance(flat, foreseen),
+            "critic/clipped_returns": sum(y != z for y, z in zip(returns, foreseen, strict=True)) / len(returns),
+        }
         if k >= s.critic.warmup:
             metrics |= self._update_actor(batch, credit, k)
         return metrics | update(
@@ -158,17 +161,20 @@ class Values:
         return [(part, ValueLoss({row.id: self.targets[row.id] for row in part})) for part in cut if part]
 
 
-def value_rows(trajectory: Trajectory, tokenizer: Tokenizer) -> list[Row]:
-    """For every turn its prompt, answered by "success" and scored against "failure".
-
-    Raises ConfigError when this tokenizer begins the two words alike.
-    """
+def answers(tokenizer: Tokenizer) -> tuple[int, int]:
+    """The first tokens of the critic's two answers. Raises ConfigError when this tokenizer begins them alike."""
     yes, no = tokenizer.encode("success")[0], tokenizer.encode("failure")[0]
     if yes == no:
         raise ConfigError(
             'this tokenizer begins "success" and "failure" with the same token, so a critic cannot tell them apart there: '
             "train with another method, or another model"
         )
+    return yes, no
+
+
+def value_rows(trajectory: Trajectory, tokenizer: Tokenizer) -> list[Row]:
+    """For every turn its prompt, answered by "success" and scored against "failure"."""
+    yes, no = answers(tokenizer)
     rows = []
     for i, turn in enumerate(trajectory.turns):
         assert turn.call is not None

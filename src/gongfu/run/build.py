@@ -129,8 +129,9 @@ def build_method(recipe: Recipe, engine: Engine, collector: Collector, suite: Su
 
 
 def _build_ppo(recipe: Recipe, s: PPOConfig, engine: Engine, collector: Collector, suite: Suite) -> Method:
-    from gongfu.methods.ppo import PPO
+    from gongfu.methods.ppo import PPO, answers
 
+    answers(engine.tokenizer)
     return PPO(
         engine=engine,
         collector=collector,

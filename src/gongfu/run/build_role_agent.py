@@ -6,6 +6,7 @@ from typing import Any
 
 from gongfu.config.methods import RoleAgentConfig
 from gongfu.config.schema import Recipe
+from gongfu.core.errors import ConfigError, TokenError
 from gongfu.engine.protocol import Engine
 from gongfu.envs.protocol import Suite
 from gongfu.methods.role_agent.agent_in_world import AgentInWorld
@@ -13,6 +14,7 @@ from gongfu.methods.role_agent.curriculum import FailureCurriculum
 from gongfu.methods.role_agent.method import RoleAgent
 from gongfu.methods.role_agent.world_in_agent import WorldInAgent, horizon_of
 from gongfu.rollout.collector import Collector
+from gongfu.rollout.context import conversation_gap
 from gongfu.rollout.tasks import TaskSampler
 from gongfu.run.build import ACTOR, build_actor, optim_params, schedule
 
@@ -21,6 +23,8 @@ def build_role_agent(recipe: Recipe, s: RoleAgentConfig, engine: Engine, collect
     seed = recipe.run.seed
     horizon = horizon_of(s.prediction, suite.max_steps)
     system = collector.rules.system(collector.instructions)
+    if horizon:
+        _can_go_on(engine, system)
     return RoleAgent(
         engine=engine,
         collector=collector,
@@ -39,3 +43,14 @@ def build_role_agent(recipe: Recipe, s: RoleAgentConfig, engine: Engine, collect
 
 def _onlooker(s: RoleAgentConfig, engine: Engine, suite: Any, seed: int) -> AgentInWorld:
     return AgentInWorld(engine, ACTOR, s.failures, suite.failure_modes, seed, suite if hasattr(suite, "diagnose") else None)
+
+
+def _can_go_on(engine: Engine, system: str | None) -> None:
+    """Predictions are asked for after the action, in the same conversation."""
+    try:
+        conversation_gap(engine.tokenizer, system)
+    except TokenError as e:
+        raise ConfigError(
+            "this model's chat template rewrites earlier turns, so nothing can be asked after an action: set "
+            "method.prediction.horizon = 0, or give the model a template that keeps them"
+        ) from e

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gongfu.config.methods import MethodConfig, RoleAgentConfig, UniSkillConfig
 from gongfu.config.suites import CustomSuiteConfig, SearchQAConfig, SokobanConfig, SuiteConfig, WebShopConfig
-from gongfu.core.errors import ConfigError, EnvError
+from gongfu.core.errors import ConfigError, EnvError, TaskError
 from gongfu.envs.protocol import Suite
 from gongfu.skills.dense import Embedder
 
@@ -42,8 +42,14 @@ def build_suite(config: SuiteConfig) -> Suite:
 
 def check_offers(method: MethodConfig, suite: Suite) -> None:
     """Raises ConfigError when a method wants something of a suite that this one does not offer."""
-    if isinstance(method, UniSkillConfig) and method.proposer.mode == "choose" and not hasattr(suite, "lessons"):
-        raise ConfigError(f'suite {suite.name!r} lists no lessons to choose from: set method.proposer.mode = "generate"')
+    if isinstance(method, UniSkillConfig) and method.proposer.mode == "choose":
+        instead = 'set method.proposer.mode = "generate"'
+        if not hasattr(suite, "lessons"):
+            raise ConfigError(f"suite {suite.name!r} lists no lessons to choose from: {instead}")
+        try:
+            suite.lessons(suite.tasks("train")[0])  # type: ignore[attr-defined]
+        except TaskError as e:
+            raise ConfigError(f"suite {suite.name!r} has no lessons for these tasks ({e}): {instead}") from e
     if isinstance(method, RoleAgentConfig) and method.failures.share:
         if not getattr(suite, "failure_modes", ()):
             raise ConfigError(

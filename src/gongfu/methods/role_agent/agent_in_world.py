@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import exp
 from typing import Protocol
 
 from gongfu.config.methods import FailureConfig
 from gongfu.core.errors import EngineError
 from gongfu.core.records import Trajectory
-from gongfu.core.seeds import seed_for
+from gongfu.core.seeds import rng_for, seed_for
 from gongfu.credit.similarity import similarity
 from gongfu.engine.protocol import Engine, Sample, SampleRequest
 from gongfu.methods.role_agent.curriculum import Failure
@@ -79,7 +80,17 @@ class AgentInWorld:
         by_suite = self.settings.writer == "measured"
         written = [Reflection(mode) for mode in measured] if by_suite else self._write(failed, step)
         failures = [
-            Failure(t.task.id, t.task.kind, t.task.goal, r.mode, r.query or f"{r.mode} {t.task.goal}", step)
+            Failure(
+                t.task.id,
+                t.task.kind,
+                t.task.goal,
+                r.mode,
+                r.query or f"{r.mode} {t.task.goal}",
+                step,
+                r.detail,
+                r.critical_step,
+                r.lesson,
+            )
             for t, r in zip(failed, written, strict=True)
         ]
         count = max(1, len(failed))
@@ -111,12 +122,33 @@ class AgentInWorld:
     def _write(self, failed: Sequence[Trajectory], step: int) -> list[Reflection]:
         names = [t.id for t in failed]
         if self.settings.writer == "choose":
-            asked = [f"{_story(t)}\nWhat went wrong: {', '.join(self.modes)}?" for t in failed]
-            answers = self._sample(asked, "reflect", step, names, choices=self.modes)
-            return [Reflection("" if a is None else self.modes[a.choice or 0]) for a in answers]
+            return self._choose(failed, names, step)
         asked = [f"{_JOB.format(modes=', '.join(self.modes))}\n{_story(t)}" for t in failed]
         answers = self._sample(asked, "reflect", step, names)
         return [parse_reflection("" if a is None else self._text(a), self.modes) for a in answers]
+
+    def _choose(self, failed: Sequence[Trajectory], names: Sequence[str], step: int) -> list[Reflection]:
+        """A mode for each, by how much its story makes the mode's name likelier than no story does.
+
+        By likelihood alone the shortest name would always win.
+        """
+        question = f"What went wrong: {', '.join(self.modes)}?"
+        asked = [question, *(f"{_story(t)}\n{question}" for t in failed)]
+        prior, *answers = self._sample(asked, "reflect", step, ["no story", *names], choices=self.modes)
+        if prior is None or prior.choice_logprobs is None:
+            return [Reflection("")] * len(failed)
+        found = []
+        for name, answer in zip(names, answers, strict=True):
+            if answer is None or answer.choice_logprobs is None:
+                found.append(Reflection(""))
+                continue
+            gains = [lp - before for lp, before in zip(answer.choice_logprobs, prior.choice_logprobs, strict=True)]
+            best = max(gains)
+            warmth = max(self.settings.temperature, 1e-6)
+            weights = [exp((gain - best) / warmth) for gain in gains]
+            rng = rng_for(self.seed, purpose="agent in world/mode", step=step, task=name)
+            found.append(Reflection(rng.choices(list(self.modes), weights)[0]))
+        return found
 
     def _sample(
         self, texts: Sequence[str], purpose: str, step: int, names: Sequence[str], choices: Sequence[str] = ()
@@ -171,6 +203,7 @@ def _one_a_task(failures: Sequence[Failure], most: int) -> list[Failure]:
 
 
 def _story(trajectory: Trajectory) -> str:
+    seen = [turn.observation for turn in trajectory.turns[1:]] + [trajectory.final_observation]
     lines = [trajectory.turns[0].observation, f"Task: {trajectory.task.goal}."]
-    lines += [f"{n}. {turn.action}" for n, turn in enumerate(trajectory.turns, 1)]
-    return "\n".join([*lines, f"Last observation: {trajectory.final_observation}", "Outcome: failure."])
+    lines += [f"{n}. {turn.action}: {after}" for n, (turn, after) in enumerate(zip(trajectory.turns, seen, strict=True), 1)]
+    return "\n".join([*lines, "Outcome: failure."])

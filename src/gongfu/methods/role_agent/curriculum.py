@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gongfu.config.methods import FailureConfig
@@ -26,10 +26,13 @@ class Failure:
     query: str
     """What earlier failures are compared by: words about the cause and the task."""
     step: int
+    detail: str = ""
+    critical_step: str = ""
+    lesson: str = ""
 
 
 Select = Callable[[str, Sequence[Failure], Sequence[Failure], int], Sequence[Failure]]
-"""(mode, its new failures, the short list, most to return) -> those of the list that are like the new ones."""
+"""(mode, its new failures, the short list of earlier ones, most to return) -> those of the list that are like the new ones."""
 
 
 @dataclass
@@ -73,6 +76,7 @@ class FailureCurriculum:
                 self.passed[task] = self.passed.get(task, 0) + 1 if solved else 0
                 if self.passed[task] >= self.settings.solved_after:
                     del self.pool[task], self.passed[task]
+                    self.memory = [f for f in self.memory if f.task != task]  # what was solved is not brought back
         self.memory += failures
         while len(self.memory) > self.settings.capacity:
             most, _ = Counter(f.mode for f in self.memory).most_common(1)[0]
@@ -81,33 +85,39 @@ class FailureCurriculum:
     def due(self, step: int) -> bool:
         return (step + 1) % self.settings.every == 0
 
-    def look(self, step: int, select: Select) -> None:
-        """Let old weights fall and bring in tasks whose failures are like the most frequent ones since the last look."""
+    def look(self, step: int, select: Select) -> int:
+        """Let old weights fall and bring in tasks whose earlier failures are like the most frequent ones since the last look.
+
+        Before there are earlier ones, those since the last look themselves. Returns how many were selected.
+        """
         s = self.settings
         self.pool = {task: weight * s.decay for task, weight in self.pool.items() if weight * s.decay >= s.floor}
         window = [f for f in self.memory if f.step >= self.looked and f.mode]
         counts = Counter(f.mode for f in window)
+        newest_first = [f for f in self.memory if f.step < self.looked][::-1] or window[::-1]
+        selected = 0
         for mode, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[: s.modes]:
-            newest_first = self.memory[::-1]
             own = [f for f in newest_first if f.mode == mode]
             others = [f for f in newest_first if f.mode != mode]
             now = [f for f in window if f.mode == mode]
             for failure in select(mode, now, [*own, *others][: s.shortlist], s.per_mode):
                 weight = (count / len(window)) ** (1 / s.focus)
                 self.pool[failure.task] = max(self.pool.get(failure.task, 0.0), weight)
+                selected += 1
         self.passed = {task: count for task, count in self.passed.items() if task in self.pool}
         self.looked = step + 1
+        return selected
 
     def state(self) -> dict[str, Any]:
         return {
-            "memory": [[f.task, f.kind, f.goal, f.mode, f.query, f.step] for f in self.memory],
+            "memory": [asdict(f) for f in self.memory],
             "pool": self.pool,
             "passed": self.passed,
             "looked": self.looked,
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.memory = [Failure(*row) for row in state["memory"]]
+        self.memory = [Failure(**row) for row in state["memory"]]
         self.pool = dict(state["pool"])
         self.passed = dict(state["passed"])
         self.looked = state["looked"]

@@ -60,7 +60,8 @@ class RoleAgent:
         metrics |= self._look_back(batch, k)
         clock.append(time.perf_counter())
         metrics |= {**rollout_metrics(played), **group_metrics(batch, s, scale), **_draws(tasks, replaced)}
-        actions = action_part(batch, s, self.engine, factors=scale)
+        whole = scale if s.prediction.scales == "reward" else {}
+        actions = action_part(batch, s, self.engine, factors=scale, episode_factors=whole)
         if actions:
             metrics |= update(
                 self.engine,
@@ -94,6 +95,8 @@ class RoleAgent:
         return scale, {
             "prediction/count": float(len(texts)),
             "prediction/missing": sum(not text for text in texts) / max(1, len(texts)),
+            "prediction/cut": float(self.world.cut),
+            "prediction/unanswered": float(self.world.unanswered),
             "prediction/similarity": fmean(values) if values else 0.0,
             "prediction/factor": fmean(f for row in scale.values() for f in row) if scale else 1.0,
             **_by_outcome(asked, alike),
@@ -106,7 +109,7 @@ class RoleAgent:
         failures, metrics = self.onlooker.read([t for t in batch if not t.success], k)
         self.curriculum.record(batch, failures)
         if self.curriculum.due(k):
-            self.curriculum.look(k, self.onlooker.select)
+            metrics["failures/selected"] = float(self.curriculum.look(k, self.onlooker.select))
         return metrics | {
             "failures/remembered": float(len(self.curriculum.memory)),
             "failures/pool": float(len(self.curriculum.pool)),

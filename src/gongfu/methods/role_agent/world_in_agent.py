@@ -38,7 +38,7 @@ def horizon_of(settings: PredictionConfig, max_steps: int) -> int:
     return max(1, round(settings.horizon * max_steps)) if settings.horizon else 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class WorldInAgent:
     """The policy in the world's role."""
 
@@ -49,6 +49,10 @@ class WorldInAgent:
     settings: PredictionConfig
     horizon: int
     seed: int
+    cut: int = 0
+    """Answers of the last `predict` that the length limit cut."""
+    unanswered: int = 0
+    """Questions that the engine failed to answer."""
 
     def predict(self, trajectories: Sequence[Trajectory], step: int) -> Predictions:
         """What each turn of these episodes was followed by, as the model sees it at that turn.
@@ -60,6 +64,7 @@ class WorldInAgent:
             for t in trajectories
             for number in range(len(t.turns))
         ]
+        self.cut = self.unanswered = 0
         speak = self._ask if self.settings.mode == "ask" else self._go_on
         # Last turns first: the prompt of each earlier turn begins what its episode's attention cache holds already.
         for number in reversed(range(max((len(t.turns) for t in trajectories), default=0))):
@@ -118,14 +123,17 @@ class WorldInAgent:
                 seed=seed_for(
                     self.seed, purpose=f"world in agent/{purpose}", step=step, task=f"{one.trajectory.id}/{one.number}"
                 ),
-                max_tokens=self.settings.max_response,
+                max_tokens=self.settings.max_response * (one.ahead if self.settings.mode == "ask" else 1),
                 temperature=self.settings.temperature,
                 session=one.trajectory.id if self.rules.context == "append" else None,
             )
             for one in asked
         ]
         answers = wait(self.engine.sample(requests)) if requests else []
-        return [None if isinstance(answer, EngineError) else answer[0] for answer in answers]
+        found = [None if isinstance(answer, EngineError) else answer[0] for answer in answers]
+        self.unanswered += sum(answer is None for answer in found)
+        self.cut += sum(answer is not None and answer.stop == "length" for answer in found)
+        return found
 
     def _text(self, answer: Sample) -> str:
         tokenizer = self.engine.tokenizer
