@@ -11,6 +11,7 @@ that the recipe's gate lets into the bank. Gains are noisy: a text without any e
 
     python learning/r_align_validity.py                             # nano as it ships: 120 texts, 64 episodes each
     python learning/r_align_validity.py --run runs/uniskill-household-nano@40      # policy and bank of a checkpoint
+    python learning/r_align_validity.py --group-size 32 --out runs/r-align-validity-32      # with more references
     python learning/r_align_validity.py --proposals 2 --rollouts 2 --out /tmp/try
 
 A result needs at least 60 texts with 32 + 32 episodes. What was measured lies in the folder --out: a run that was killed goes
@@ -59,6 +60,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100, help="most rounds of groups that are played for them")
     parser.add_argument("--model-folder", default="", help="a model folder in place of the shipped nano")
     parser.add_argument("--run", default="", help="a UniSkill run, run@step or run@best: its policy and its bank")
+    parser.add_argument(
+        "--group-size", type=int, default=0, help="rollouts of a task, all of them references; 0 = the recipe's"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/r-align-validity"))
     options = parser.parse_args()
@@ -67,7 +71,8 @@ def main() -> None:
         raise SystemExit(f"only {len(rows)} texts were proposed in {options.rounds} rounds: nothing can be correlated")
     full = len(rows) >= TEXTS and options.rollouts >= ROLLOUTS and not options.model_folder
     actor = options.run or options.model_folder or "nano"
-    record("r_align_validity", {**analyse(rows, options.seed), "actor": actor, "seed": options.seed}, full=full)
+    name = "r_align_validity" + (f"_groups_of_{options.group_size}" if options.group_size else "")
+    record(name, {**analyse(rows, options.seed), "actor": actor, "seed": options.seed}, full=full)
 
 
 # ---------------------------------------------------------------------- measuring
@@ -99,6 +104,8 @@ def recipe_for(options: argparse.Namespace) -> Recipe:
     file = Path(options.run.partition("@")[0]) / "config.toml" if options.run else RECIPE
     overrides = [f"--run.seed={options.seed}"]
     overrides += [f"--engine.model={options.model_folder}"] if options.model_folder else []
+    if options.group_size:
+        overrides += [f"--method.group-size={options.group_size}", "--method.references=0"]
     recipe = load(Recipe, files=[file], overrides=overrides).config
     if recipe.method.name != "uniskill" or recipe.method.feedback != "align" or recipe.method.bank:
         raise SystemExit(f"{file}: give a run of UniSkill that R_align values and whose bank lies in its own folder")
