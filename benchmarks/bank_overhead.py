@@ -178,7 +178,9 @@ def main() -> None:
 
     from gongfu.run import build
 
-    recipe = load(Recipe, files=[RECIPE], overrides=[f"--engine.model={options.model_folder}"]).config
+    # without a floor every task is shown a skill, and its use recorded
+    overrides = [f"--engine.model={options.model_folder}", "--method.retrieval.floor=0"]
+    recipe = load(Recipe, files=[RECIPE], overrides=overrides).config
     suite = build.build_suite(recipe.suite)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
