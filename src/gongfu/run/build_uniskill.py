@@ -90,9 +90,10 @@ def skills_at(
 def build_retriever(r: RetrievalConfig, bank: SkillBank) -> Retriever:
     if r.kind == "lexical":
         return LexicalRetriever(floor=r.floor, per_kind=r.per_kind, relative_to=r.relative_to)
+    from gongfu.engine.models import resolve_model
     from gongfu.skills.transformers_embedder import TransformersEmbedder, minilm
 
-    embedder = TransformersEmbedder(r.embedder) if r.embedder else minilm()
+    embedder = TransformersEmbedder(resolve_model(r.embedder)) if r.embedder else minilm()
     return DenseRetriever(embedder, bank, floor=r.floor, per_kind=r.per_kind)
 
 
