@@ -2,6 +2,7 @@
 
 Some steps of recipes/uniskill-household-nano.toml are made as they are. In each one the edits that the step measures are valued
 a second time by R_align and by 16 + 16 episodes each, with the same weights; these two times are taken out of the step's again.
+Proposals that say the same about a task are measured once, either way.
 
 `ratio` = seconds of the rollouts / seconds of R_align for the same edits, all steps together. `share` = seconds of R_align in
 the step itself (edits, and shown skills that were kept) / seconds of the whole step.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from gongfu.core.errors import TaskError
@@ -16,7 +17,7 @@ __all__ = ["InformedSearcher", "WorldSearcher"]
 _TASK = re.compile(r'Your task is to: answer "(.+)"\.')
 
 
-class _Searcher:
+class _Searcher(ABC):
     """`noise` is the probability, at each step, of a search for something else that was named; it never ends the episode."""
 
     def __init__(self, rng: random.Random, noise: float) -> None:
@@ -44,8 +45,9 @@ class _Searcher:
         self.explored = self._rng.random() < self._noise and bool(searches)
         return self._rng.choice(searches) if self.explored else self._decide()
 
+    @abstractmethod
     def _decide(self) -> str:
-        raise NotImplementedError
+        """The next action that the searcher wants."""
 
     def _look_up(self, *queries: str) -> str:
         """A search for the first of the queries that was not made yet; empty if all were."""
