@@ -44,8 +44,10 @@ def scores(engine, request):
 
 
 def check(engine, request, sample):
-    totals = torch.tensor([sum(part) for part in scores(engine, request)], dtype=torch.float64)
+    each = scores(engine, request)
+    totals = torch.tensor([sum(part) for part in each], dtype=torch.float64)
     assert sample.stop == "choice" and sample.tokens == request.choices[sample.choice]
+    assert sample.drawn_from.alone == pytest.approx(each[sample.choice], abs=BOUND)
     assert sample.choice_logprobs == pytest.approx(totals.log_softmax(0).tolist(), abs=BOUND)
     given = (totals / (request.temperature or 1.0)).softmax(0)
     same = sum(float(p) for p, c in zip(given, request.choices, strict=True) if c == sample.tokens)

@@ -32,10 +32,10 @@ def engine(tmp_path_factory):
     return engine
 
 
-def play(engine, mode, shown=""):
+def play(engine, mode, shown="", temperature=3.0):
     suite = ToySuite()
     collector = Collector(InlineRunner(suite), engine.tokenizer, RULES, suite.instructions(), suite.max_steps, 400)
-    actor = ModelActor(engine, "actor", 0, mode=mode, max_tokens=4, temperature=3.0)
+    actor = ModelActor(engine, "actor", 0, mode=mode, max_tokens=4, temperature=temperature)
     return collector.collect(actor, suite.tasks("train")[:1], group_size=4, skills=[{"s": shown} if shown else {}])
 
 
@@ -61,9 +61,12 @@ def alone(engine, trajectory, text):
     return fmean(steps)
 
 
-@pytest.mark.parametrize(("mode", "shown"), [("choose", ""), ("choose", "pick the egg"), ("generate", "")])
-def test_deltas_are_those_of_prompts_scored_alone(engine, mode, shown):
-    played = play(engine, mode, shown)
+@pytest.mark.parametrize(
+    ("mode", "shown", "temperature"),
+    [("choose", "", 3.0), ("choose", "pick the egg", 3.0), ("choose", "pick the egg", 1.0), ("generate", "", 3.0)],
+)
+def test_deltas_are_those_of_prompts_scored_alone(engine, mode, shown, temperature):
+    played = play(engine, mode, shown, temperature)
     if mode == "generate":  # what a random model says is no action: call it one, so that there is something to score
         played = [replace(t, turns=tuple(replace(u, validity=Validity(True, True)) for u in t.turns)) for t in played]
     valuer = AlignValuer(engine, "actor", RULES, None)
@@ -72,9 +75,10 @@ def test_deltas_are_those_of_prompts_scored_alone(engine, mode, shown):
     plus = alone(engine, played[2], "pick the apple") - alone(engine, played[2], shown)
     minus = alone(engine, played[3], "pick the apple") - alone(engine, played[3], shown)
     assert found.plus == pytest.approx((plus,), abs=1e-4) and found.minus == pytest.approx((minus,), abs=1e-4)
-    assert found.r_align == pytest.approx(plus - minus, abs=2e-4) and abs(found.r_align) > 1e-3
-    assert valuer.reused == (2 if mode == "generate" else 0)  # generated actions bring their old score along
-    assert valuer.rows == (2 if mode == "generate" else 4)
+    assert found.r_align == pytest.approx(plus - minus, abs=2e-4) and abs(found.delta_plus) > 1e-3
+    # Generated actions bring their old score along, chosen ones that at temperature 1.
+    known = mode == "generate" or temperature == 1.0
+    assert (valuer.reused, valuer.rows) == ((2, 2) if known else (0, 4))
 
 
 def test_the_same_text_moves_nothing(engine):

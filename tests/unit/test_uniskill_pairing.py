@@ -14,8 +14,8 @@ from gongfu.methods.uniskill.records import Group
 from uniskill_cases import group_of, rollout
 
 
-def pairs_of(group: Group, references: int = 0, seed: int = 0):
-    return make_pairs(group, references=references, rng=rng_for(seed, purpose="pairs", task="g"))
+def pairs_of(group: Group, references: int = 0, seed: int = 0, *, shared: bool = False):
+    return make_pairs(group, references=references, rng=rng_for(seed, purpose="pairs", task="g"), shared=shared)
 
 
 def parts(pairs):
@@ -38,11 +38,32 @@ def test_the_parts_are_disjoint_and_of_the_right_outcome(successes, failures, re
         assert (len(pair.successes), len(pair.failures)) == wanted
 
 
-def test_the_order_of_the_rollouts_changes_nothing():
+@pytest.mark.parametrize("references", [0, 1, 2, 9])
+@pytest.mark.parametrize(("successes", "failures"), [(2, 2), (2, 6), (3, 2), (4, 4)])
+def test_shared_references_measure_what_the_other_rollouts_lead_to(successes, failures, references):
+    pairs = pairs_of(group_of(successes, failures), references, shared=True)
+    assert all((pair.successes, pair.failures) == (pairs[0].successes, pairs[0].failures) for pair in pairs)
+    measuring = [t.id for t in (*pairs[0].successes, *pairs[0].failures)]
+    wanted = tuple(min(references or n // 2, n - 1) for n in (successes, failures))
+    assert (len(pairs[0].successes), len(pairs[0].failures)) == wanted
+    assert all(t.success for t in pairs[0].successes) and not any(t.success for t in pairs[0].failures)
+    assert len({pair.source.id for pair in pairs}) == len(pairs) == successes + failures - sum(wanted)
+    for pair in pairs:
+        assert pair.source.success != pair.opposite.success
+        assert not {pair.source.id, pair.opposite.id} & set(measuring)
+
+
+def test_shared_references_are_drawn():
+    drawn = {tuple(t.id for t in pairs_of(group_of(4, 4), 2, seed, shared=True)[0].successes) for seed in range(100)}
+    assert len(drawn) == 6  # every two of four
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_order_of_the_rollouts_changes_nothing(shared):
     group = group_of(6, 6)
     shuffled = list(group.trajectories)
     random.Random(1).shuffle(shuffled)
-    assert parts(pairs_of(replace(group, trajectories=shuffled), 2)) == parts(pairs_of(group, 2))
+    assert parts(pairs_of(replace(group, trajectories=shuffled), 2, shared=shared)) == parts(pairs_of(group, 2, shared=shared))
     assert [p.source.id for p in pairs_of(replace(group, trajectories=shuffled))] == [t.id for t in group.trajectories]
 
 

@@ -289,6 +289,9 @@ class UniSkillConfig(ActionConfig):
     """outcome: steps after which a proposal whose skill was not used so often is given up."""
     references: int = Field(default=0, ge=0)
     """References of each outcome that an edit is measured on; 0 = all that are left of the group, 1 = the paper."""
+    shared_references: bool = False
+    """All edits of a group are measured on the same references (0 of them = half of the group), and made from its other
+    rollouts: cheaper where sources lead to the same texts, and comparable within the group. False: drawn for every source."""
     sources: int = Field(default=0, ge=0)
     """Most proposals of a group; 0 = one for every rollout."""
     proposal_weight: float = Field(default=0.5, gt=0)

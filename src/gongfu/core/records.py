@@ -46,6 +46,8 @@ class Choice:
     """log Σ exp(total log-prob / temperature) of the options left out, a constant in training; None = none was."""
     start: int = 0
     """Where the response begins in its row."""
+    alone: tuple[float, ...] | None = None
+    """Log-prob of each response token at temperature 1, had it been generated instead of chosen; None = not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ def _proposer(recipe: Recipe, s: UniSkillConfig, engine: Engine, suite: Suite) -
         proposer_rules(s.proposer),
         recipe.run.seed,
         references=s.references,
+        shared_references=s.shared_references,
         sources=s.sources,
         temperature=s.proposer.temperature,
         max_prompt=s.proposer.max_prompt,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,13 +63,15 @@ def _choose(sampler: Sampler, batch: Sequence[list[Path]], adapter: str | None) 
         sampler.stats["prompt_tokens"] += len(prompt) * len(members)
         sampler.stats["reused_tokens"] += known[b] + len(prompt) * (len(members) - 1)
         new = len(prompt) - known[b]
-        totals = _totals(sampler, hidden_BTD[b, new - 1 : new + len(tree.nodes)], tree, listed)
+        each = _token_logprobs(sampler, hidden_BTD[b, new - 1 : new + len(tree.nodes)], tree, listed)
+        totals = [sum(values) for values in each]
         normalised = tuple(torch.tensor(totals, dtype=torch.float64).log_softmax(0).tolist())
         leader.slot.tokens = list(prompt)
         for path in reversed(members):  # the leader last: it overwrites the tree that the others copy from
             c = pick(totals, path.request.temperature, path.random.random())
             path.tokens, path.stop, path.choice, path.choice_logprobs = list(listed[c]), "choice", c, normalised
-            path.drawn_from, path.logprobs = _drawn(listed, totals, c, path.request.temperature or 1.0)
+            drawn_from, path.logprobs = _drawn(listed, totals, c, path.request.temperature or 1.0)
+            path.drawn_from = replace(drawn_from, alone=tuple(each[c]))
             sampler.stats["sampled_tokens"] += len(listed[c])
             if path is not leader:
                 sampler.cache.fork(leader.slot, path.slot, prompt)
@@ -109,8 +112,8 @@ def _packed_step(sampler: Sampler, leaders: Sequence[Path], known: Sequence[int]
     )
 
 
-def _totals(sampler: Sampler, states_ND: Tensor, tree: Tree, listed: Sequence[Sequence[int]]) -> list[float]:
-    """Log-prob of every choice; row 0 of the states is the prompt's last, row 1 + i that of node i."""
+def _token_logprobs(sampler: Sampler, states_ND: Tensor, tree: Tree, listed: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Log-prob of every token of every choice; row 0 of the states is the prompt's last, row 1 + i that of node i."""
     rows = [node + 1 for path in tree.paths for node in path]
     tokens = [token for response in listed for token in response]
     chunk = max(1, _CHUNK_LOGITS // sampler.base.vocab_size)
@@ -122,7 +125,7 @@ def _totals(sampler: Sampler, states_ND: Tensor, tree: Tree, listed: Sequence[Se
         logprobs = sampler.forward.logits(states_ND[low : low + chunk]).log_softmax(-1)
         values[inside] = logprobs[index[inside] - low, wanted[inside]]
     flat = iter(values.tolist())
-    return [sum(next(flat) for _ in response) for response in listed]
+    return [[next(flat) for _ in response] for response in listed]
 
 
 def _drawn(

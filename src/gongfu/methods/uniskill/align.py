@@ -2,8 +2,8 @@
 
 J(τ; s) is the mean over scorable steps of the mean log-prob of the action's payload tokens, teacher-forced under the prompts
 that τ would have had with skill s. A step is scorable when its action was well formed and admissible. Old scores (under the
-skill that was shown) are known from the sampler when actions were generated; only the counterfactual rows are forwarded, each
-pair of text and trajectory once.
+skill that was shown) are known from the sampler; only the counterfactual rows are forwarded, each pair of text and trajectory
+once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from gongfu.core.records import Row, Trajectory
+from gongfu.core.records import Call, Row, Trajectory
 from gongfu.engine.protocol import Engine
 from gongfu.methods.uniskill.records import Alignment, Proposal
 from gongfu.rollout.actions import ActionFormat
@@ -151,14 +151,20 @@ def payload_rows(trajectory: Trajectory, spans: Mapping[int, tuple[int, int]]) -
 
 
 def sampled_scores(trajectory: Trajectory, spans: Mapping[int, tuple[int, int]]) -> StepScores | None:
-    """Scores from the sampler's own log-probs; None where these are not the raw ones (chosen actions)."""
+    """Scores from the sampler's own log-probs; None where it did not say those of generated tokens at the row's temperature."""
     scores = {}
     for turn, (low, high) in spans.items():
-        call = trajectory.turns[turn].call
-        if call is None or call.logprobs is None or call.choice is not None:
+        values = _as_generated(trajectory.turns[turn].call)
+        if values is None:
             return None
-        scores[turn] = fmean(call.logprobs[low:high])
+        scores[turn] = fmean(values[low:high])
     return scores
+
+
+def _as_generated(call: Call | None) -> tuple[float, ...] | None:
+    if call is None or call.choice is None:
+        return call.logprobs if call else None
+    return call.choice.alone if call.temperature == 1.0 else None
 
 
 def _means(row: Row, values: Sequence[float]) -> dict[int, float]:

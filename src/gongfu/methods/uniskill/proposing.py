@@ -33,6 +33,7 @@ class Proposer:
     rules: ProposerRules
     seed: int
     references: int = 0
+    shared_references: bool = False
     sources: int = 0
     """Most proposals of a group, 0 = one for every rollout."""
     temperature: float = 1.0
@@ -48,7 +49,7 @@ class Proposer:
         for group in groups:
             name = group.trajectories[0].group
             rng = rng_for(self.seed, purpose="pairs", step=step, task=name)
-            pairs = make_pairs(group, references=self.references, rng=rng)
+            pairs = make_pairs(group, references=self.references, rng=rng, shared=self.shared_references)
             eligible += bool(pairs)
             if self.sources and len(pairs) > self.sources:
                 pairs = rng.sample(pairs, self.sources)
