@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
     *("--method.tasks=3", "--run.threads=1", "--suite.train=60", "--suite.seen=12", "--rollout.concurrency=64"),
     *("--suite.families=6", "--method.group-size=8", "--method.sources=4", "--method.references=0"),
+    "--method.shared-references=false",
     *("--method.proposer.mode=generate", "--method.reward.duplicate-factor=1"),
     *("--method.retrieval.relative-to=query", "--method.retrieval.floor=0"),
 ]
@@ -223,6 +224,19 @@ def test_rollouts_can_value_proposals_instead(tmp_path):
     measured = [p for p in method.library.bank.proposals() if p.scores.get("r_align") is not None]
     assert measured and all(abs(p.scores["r_align"]) <= 1 for p in measured)
     assert method.trials.episodes == 4 * len(measured)  # two episodes with each edit and two without it
+
+
+def test_proposals_of_a_group_can_share_their_references(tmp_path):
+    method = make(tmp_path, "--method.shared-references=true", "--method.references=2")
+    played = method._play(method.tasks.draw(STEP, method.settings.tasks), {}, STEP)
+    proposals, _ = method.proposer.propose(method._groups(played, {}), STEP)
+    groups = [list(g) for _, g in groupby(proposals, key=lambda p: p.task.id)]
+    assert len(groups) > 1
+    for group in groups:
+        assert len({(p.pair.successes[0].id, p.pair.failures[0].id) for p in group}) == 1
+    method.valuer.value([replace(p, parsed=groups[0][0].parsed) for p in groups[0] if p.is_edit], STEP)
+    first = groups[0][0].pair
+    assert method.valuer.rows == len(first.successes) + len(first.failures)  # one text, and the sampler knows its old score
 
 
 OUTCOME = [
