@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gongfu.core.errors import TaskError
-from gongfu.core.records import Task
+from gongfu.core.records import Task, Trajectory
 from gongfu.envs.protocol import Env, Expert
 from gongfu.envs.searchqa.corpus import Passage, distinct, read_corpus
 from gongfu.envs.searchqa.env import SearchQAEnv
 from gongfu.envs.searchqa.expert import InformedSearcher, WorldSearcher
+from gongfu.envs.searchqa.failures import FAILURE_MODES, diagnose
 from gongfu.envs.searchqa.index import BM25, Dense, Embedder, Retriever
 from gongfu.envs.searchqa.readers import Question, find_files, read_questions
 from gongfu.envs.searchqa.world import KINDS, MOST_PEOPLE, World, WorldQuestion, make_world
@@ -159,6 +160,12 @@ class SearchQASuite:
             return WorldSearcher(rng, noise=noise)
         support = task.payload.get("support", ())
         return InformedSearcher(rng, task.payload["answers"], support, turns=self.max_steps, noise=noise)
+
+    failure_modes = FAILURE_MODES
+
+    def diagnose(self, trajectory: Trajectory) -> str:
+        """Why an episode failed, measured; see `gongfu.envs.searchqa.failures`."""
+        return diagnose(trajectory)
 
     # ------------------------------------------------------------------ what is behind a task
 

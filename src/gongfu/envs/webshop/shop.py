@@ -112,6 +112,24 @@ class WebShopEnv:
     def close(self) -> None:
         pass
 
+    # ------------------------------------------------------------------ where the customer is
+
+    @property
+    def product(self) -> Product | None:
+        """The product that is looked at."""
+        return self._product
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """Option -> chosen value, of the product that is looked at."""
+        return dict(self._chosen)
+
+    @property
+    def listed(self) -> set[str]:
+        """Lower-case ids of the products on a page of results."""
+        on_results = self._product is None and self._query and not self._page.has_search_bar
+        return {product.asin.lower() for product in self._shown()} if on_results else set()
+
     # ------------------------------------------------------------------ the pages
 
     def _click(self, value: str) -> None:

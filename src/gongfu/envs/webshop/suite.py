@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from gongfu.core.errors import TaskError
-from gongfu.core.records import Task
+from gongfu.core.records import Task, Trajectory
 from gongfu.envs.webshop.catalogue import Catalogue, read_json, read_products
 from gongfu.envs.webshop.expert import WebShopExpert
+from gongfu.envs.webshop.failures import FAILURE_MODES, diagnose
 from gongfu.envs.webshop.generator import GENERATED_SPLITS, make_goals, make_records
 from gongfu.envs.webshop.goals import Goal, goal_of, human_goals, payload_of, shuffled, synthetic_goals
 from gongfu.envs.webshop.pages import FORMS, Form
@@ -111,6 +112,13 @@ class WebShopSuite:
     def expert(self, task: Task, rng: random.Random, *, noise: float = 0.0) -> WebShopExpert:
         """A scripted buyer for one episode. In an official catalogue it is told the product."""
         return WebShopExpert(goal_of(task, self.catalogue), rng, told=bool(self._goals), noise=noise)
+
+    failure_modes = FAILURE_MODES
+
+    def diagnose(self, trajectory: Trajectory) -> str:
+        """Why an episode failed, measured; see `gongfu.envs.webshop.failures`."""
+        task = trajectory.task
+        return diagnose(trajectory, self.make(task), self.goal(task), self.catalogue)
 
     # ------------------------------------------------------------------ what is behind a task
 
