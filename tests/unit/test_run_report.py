@@ -11,6 +11,7 @@ from gongfu.core.records import Stop, Task, Trajectory
 from gongfu.run.folder import RunFolder
 from gongfu.run.report import summarize, write_report
 from gongfu.run.report_curves import figure_of
+from gongfu.run.report_failure_curves import figure_of as failures_of
 from gongfu.run.trajectories import TrajectoryStore
 
 pytest.importorskip("matplotlib", reason="reports need the extra train")
@@ -211,3 +212,34 @@ def test_run_infrastructure_imports_neither_torch_nor_matplotlib():
     names = ", ".join(f"gongfu.run.{m}" for m in ("folder", "checkpoint", "track", "stats", "report", "trajectories"))
     heavy = "{'torch', 'transformers', 'matplotlib', 'tensorboardX'}"
     subprocess.run([sys.executable, "-c", f"import sys, {names}; assert not {heavy} & sys.modules.keys()"], check=True)
+
+
+def steered(step):
+    """A step of Role-Agent: all tasks of one kind at first, later half of another kind, which failures chose."""
+    late = step > 5
+    drawn = {"tasks/pick": 0.5, "tasks/heat": 0.5} if late else {"tasks/pick": 1.0}
+    told = {"failures/mode/loop": 0.25, "failures/mode/lost": 0.75, "failures/agreement": 0.5, "failures/unreadable": 0.1}
+    return {**drawn, **told, "tasks/from_failures": 0.5 * late, "prediction/similarity_success": 0.8}
+
+
+def test_a_run_that_failures_steer_shows_what_was_drawn(folder):
+    for step in range(1, 11):
+        train(folder, step, **steered(step))
+    assert "(failures.png)" in write_report(folder).read_text()
+    assert (folder.path / "report" / "failures.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_other_runs_have_no_picture_of_failures(folder):
+    train(folder, 1, rollout__success=0.5)
+    assert "failures.png" not in write_report(folder).read_text()
+
+
+def test_the_picture_stacks_the_shares_of_what_was_drawn():
+    figure = failures_of([{"step": step, "phase": "train", **steered(step)} for step in range(1, 11)])
+    drawn, share, written, measured, *_ = figure.axes
+    assert [text.get_text() for text in drawn.get_legend().get_texts()] == ["pick", "heat"]  # not what failures chose
+    pick, heat = (band.get_paths()[0].get_extents() for band in drawn.collections)
+    assert (pick.y0, heat.y1) == (0.0, 1.0) and pick.y1 == 1.0 and heat.y0 == 0.5
+    assert list(share.lines[-1].get_ydata()) == [0.0] * 5 + [0.5] * 5
+    assert [text.get_text() for text in written.get_legend().get_texts()] == ["lost", "loop"]
+    assert [text.get_text() for text in measured.texts] == ["not recorded"]

@@ -3,6 +3,7 @@
 report/report.md      tables: before and after by kind of task, how training went, where the files lie
 report/curves.png     success (training and held out), and what explains it
 report/skills.png     of a run with a skill bank: what the skills do, how the bank grew, what became of the proposals
+report/failures.png   of a run that predicts or reads its failures: which tasks were drawn, why episodes failed
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gongfu.core.records import Trajectory
 from gongfu.run.checkpoint import CheckpointStore
 from gongfu.run.folder import RunFolder, disk_errors, write_atomic
 from gongfu.run.report_curves import draw_curves
+from gongfu.run.report_failure_curves import draw_failures, has_failures
 from gongfu.run.report_parts import Record, by_split, change, share, table, window, with_interval
 from gongfu.run.report_skill_curves import draw_skills
 from gongfu.run.report_skills import sections_of
@@ -68,6 +70,9 @@ def write_report(run: RunFolder | str | Path) -> Path:
     if story is not None:
         write_atomic(folder.report / "skills.png", draw_skills(story))
         sections += sections_of(story)
+    if has_failures(train):
+        write_atomic(folder.report / "failures.png", draw_failures(train))
+        sections.append("## Failures\n\n![Tasks drawn, failures and predictions](failures.png)")
     if train:
         sections.append(_training(train))
     sections.append(_files(folder))
