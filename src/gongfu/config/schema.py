@@ -175,6 +175,8 @@ class PretrainConfig(Section):
     heads: Positive = 2
     mlp: Positive = 384
     positions: Positive = 2048
+    vocabulary: Positive = 4096
+    """Most words of the tokenizer, the frequent ones; the others are spelled."""
     rope_theta: float = Field(default=5e5, gt=0)
     """Base of the rotary embedding: a goal must be matched over hundreds of tokens, so most dimensions should turn slowly."""
     steps: Positive = 2000

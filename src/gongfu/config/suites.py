@@ -60,7 +60,7 @@ class WebShopConfig(Section):
     unseen: Positive = 300
     """Kinds of products that train never asks for."""
     observation: Literal["text", "text_rich", "brief"] = "text"
-    """text, text_rich: the original's pages. brief: without buttons, and with the instruction on the first page only."""
+    """text, text_rich: the original's pages. brief: without buttons, in lower case, the instruction on the first page only."""
     score: Literal["reward", "success"] = "reward"
     """What an episode is paid: the official reward, or 1 for the full reward and 0 for less (GiGPO's and UniSkill's code)."""
     queries: int = Field(default=4, ge=0)

@@ -130,7 +130,7 @@ def pretrain(
             texts(suite, episodes=VOCABULARY_EPISODES, seed=seed),
             skill_texts(suite, taught_rules(recipe), episodes=VOCABULARY_EPISODES, seed=seed) if teaches else (),
         )
-        size = write_tokenizer(out, vocabulary(words))
+        size = write_tokenizer(out, vocabulary(words, size=settings.vocabulary))
         tokenizer = HFTokenizer(out)
         model = _new_model(settings, size, tokenizer.stop_ids[0])
     optimisers = _optimisers(model, settings)

@@ -20,7 +20,7 @@ __all__ = ["WebShopExpert"]
 
 _PAGES_A_QUERY = 3
 _QUERIES = 4
-_PAGER = re.compile(r"Page (\d+) \(Total results: (\d+)\)")
+_PAGER = re.compile(r"page (\d+) \(total results: (\d+)\)")
 _PRICE = re.compile(r"\$(\d+\.\d\d)")
 _BACK, _NEXT, _PREVIOUS, _BUY = "click[back to search]", "click[next >]", "click[< prev]", "click[buy now]"
 
@@ -83,7 +83,8 @@ class WebShopExpert:
     def _pick(self, text: str, actions: tuple[str, ...]) -> str:
         """On results: the first product that fits, else the next page, else another query."""
         buttons = (_BACK, _NEXT, _PREVIOUS)
-        shown = sorted((text.find(id), id) for a in actions if a not in buttons and (id := a[len("click[") : -1].upper()))
+        text = text.lower()
+        shown = sorted((text.find(id), id.upper()) for a in actions if a not in buttons and (id := a[len("click[") : -1]))
         ends = [*(start for start, _ in shown[1:]), len(text)]
         for (start, product), end in zip(shown, ends, strict=False):
             self._seen[product] = self._fits(product, text[start:end])
@@ -100,7 +101,7 @@ class WebShopExpert:
             return asin == self._goal.product.asin
         price = _PRICE.search(text)
         wanted = (self._goal.product.query, *self._goal.attributes)
-        return price is not None and float(price[1]) <= self._goal.price_cap and all(w in text.lower() for w in wanted)
+        return price is not None and float(price[1]) <= self._goal.price_cap and all(w in text for w in wanted)
 
     def _choose(self, actions: tuple[str, ...]) -> str:
         """On a product: the options one by one, then buy; back to the results if it does not fit."""

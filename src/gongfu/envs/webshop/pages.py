@@ -27,7 +27,8 @@ __all__ = [
 ]
 
 Form = Literal["text", "text_rich", "brief"]
-"""text, text_rich: the two of the original. brief: without the instruction and the buttons, for small models."""
+"""text, text_rich: the two of the original. brief: for small models, without the instruction and the buttons and in lower case,
+as what is clicked."""
 
 FORMS: tuple[Form, ...] = get_args(Form)
 
@@ -109,7 +110,8 @@ def write(page: Page, form: Form, *, opening: bool = False) -> str:
         case "text_rich":
             return _rich(page)
         case "brief":
-            return "\n".join(_brief(line) for line in page.lines if line.kind != "buttons" and (opening or line.kind != "head"))
+            shown = (line for line in page.lines if line.kind != "buttons" and (opening or line.kind != "head"))
+            return "\n".join(line if opening else line.lower() for line in map(_brief, shown))
 
 
 def _rich(page: Page) -> str:
