@@ -6,7 +6,7 @@ from math import sqrt
 
 import pytest
 
-from gongfu.config.methods import PredictionConfig
+from gongfu.config.role_agent import PredictionConfig
 from gongfu.credit.advantages import step_returns
 from gongfu.credit.gigpo import gigpo
 from gongfu.methods.role_agent.world_in_agent import factors, horizon_of, prediction_rewards

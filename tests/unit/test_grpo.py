@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from gongfu.config.schema import CustomSuiteConfig, GRPOConfig, KLConfig, Recipe, RolloutConfig
+from gongfu.config.schema import CustomSuiteConfig, GRPOConfig, Recipe, RolloutConfig
+from gongfu.config.update import KLConfig
 from gongfu.core.errors import EngineError, EnvError
 from gongfu.engine.protocol import OptimParams
 from gongfu.envs.runner import InlineRunner

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from gongfu.config.load import load
-from gongfu.config.methods import FailureConfig
+from gongfu.config.role_agent import FailureConfig
 from gongfu.config.schema import Recipe
 from gongfu.core.errors import ConfigError
 from gongfu.core.records import Task, Trajectory

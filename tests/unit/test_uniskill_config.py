@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from gongfu.config.methods import UniSkillConfig
+from gongfu.config.uniskill import UniSkillConfig
 
 OUTCOME = {"feedback": "outcome", "gate": {"use_align": False}, "reward": {"partial_when_unscorable": False}}
 

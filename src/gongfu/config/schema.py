@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from gongfu.config.chat import ChatConfig as ChatConfig
 from gongfu.config.methods import GRPOConfig as GRPOConfig
-from gongfu.config.methods import KLConfig as KLConfig
-from gongfu.config.methods import MethodConfig, RoleAgentConfig
+from gongfu.config.methods import MethodConfig
+from gongfu.config.role_agent import RoleAgentConfig
 from gongfu.config.section import Positive, Section, Share
 from gongfu.config.suites import CustomSuiteConfig as CustomSuiteConfig
 from gongfu.config.suites import HouseholdConfig as HouseholdConfig

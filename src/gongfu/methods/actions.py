@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from gongfu.config.methods import ActionConfig, UpdateConfig
+from gongfu.config.update import ActionConfig, UpdateConfig
 from gongfu.core.records import Trajectory, Turn
 from gongfu.credit import advantages as estimators
 from gongfu.credit.batch import Example

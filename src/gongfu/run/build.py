@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gongfu.config.methods import PPOConfig, ProposerConfig, RoleAgentConfig, UniSkillConfig
+from gongfu.config.methods import PPOConfig
+from gongfu.config.role_agent import RoleAgentConfig
 from gongfu.config.schema import Recipe
+from gongfu.config.uniskill import ProposerConfig, UniSkillConfig
 from gongfu.core.seeds import seed_for
 from gongfu.engine.protocol import Engine, LoraSpec, OptimParams, Tokenizer
 from gongfu.envs.protocol import Suite

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gongfu.config.methods import RoleAgentConfig
+from gongfu.config.role_agent import RoleAgentConfig
 from gongfu.config.schema import Recipe
 from gongfu.core.errors import ConfigError, TokenError
 from gongfu.engine.protocol import Engine

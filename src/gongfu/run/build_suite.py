@@ -7,8 +7,10 @@ import sys
 from functools import cache, partial
 from pathlib import Path
 
-from gongfu.config.methods import MethodConfig, RoleAgentConfig, UniSkillConfig
+from gongfu.config.methods import MethodConfig
+from gongfu.config.role_agent import RoleAgentConfig
 from gongfu.config.suites import CustomSuiteConfig, SearchQAConfig, SokobanConfig, SuiteConfig, WebShopConfig
+from gongfu.config.uniskill import UniSkillConfig
 from gongfu.core.errors import ConfigError, EnvError, TaskError
 from gongfu.envs.protocol import Suite
 from gongfu.skills.dense import Embedder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gongfu.config.methods import RetrievalConfig, UniSkillConfig
 from gongfu.config.schema import Recipe
+from gongfu.config.uniskill import RetrievalConfig, UniSkillConfig
 from gongfu.core.errors import ConfigError, EnvError
 from gongfu.core.records import Task
 from gongfu.credit.losses import PolicyLossConfig

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gongfu.config.load import load
-from gongfu.config.methods import UniSkillConfig
 from gongfu.config.schema import Recipe
+from gongfu.config.uniskill import UniSkillConfig
 from gongfu.core.errors import CheckpointError, ConfigError
 from gongfu.core.records import Task, Trajectory
 from gongfu.engine.protocol import Engine

@@ -6,9 +6,9 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from gongfu.config.methods import UniSkillConfig
 from gongfu.config.schema import Recipe
 from gongfu.config.suites import HouseholdConfig, SearchQAConfig
+from gongfu.config.uniskill import UniSkillConfig
 from gongfu.core.errors import ConfigError, MissingExtra
 from gongfu.engine.models import find_model
 from gongfu.run.build_suite import build_suite, check_offers

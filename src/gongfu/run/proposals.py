@@ -10,8 +10,8 @@ import itertools
 import random
 from collections.abc import Iterator, Sequence
 
-from gongfu.config.methods import UniSkillConfig
 from gongfu.config.schema import Recipe, SkillMixConfig
+from gongfu.config.uniskill import UniSkillConfig
 from gongfu.core.errors import ConfigError
 from gongfu.core.records import Row, Task, Trajectory, Turn, Validity
 from gongfu.core.seeds import rng_for, seed_for

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gongfu.config.load import load
-from gongfu.config.methods import UniSkillConfig
 from gongfu.config.schema import Recipe
+from gongfu.config.uniskill import UniSkillConfig
 from gongfu.run.folder import RunFolder
 from gongfu.run.report_parts import Record, by_split
 from gongfu.skills.bank import FILE, SkillBank

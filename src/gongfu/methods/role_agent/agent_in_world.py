@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import exp
 from typing import Protocol
 
-from gongfu.config.methods import FailureConfig
+from gongfu.config.role_agent import FailureConfig
 from gongfu.core.errors import EngineError
 from gongfu.core.records import Trajectory
 from gongfu.core.seeds import rng_for, seed_for

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from gongfu.config.methods import FailureConfig
+from gongfu.config.role_agent import FailureConfig
 from gongfu.core.records import Task, Trajectory
 from gongfu.core.seeds import rng_for
 from gongfu.rollout.tasks import TaskSampler

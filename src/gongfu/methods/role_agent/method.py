@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from gongfu.config.methods import RoleAgentConfig
+from gongfu.config.role_agent import RoleAgentConfig
 from gongfu.core.records import Task, Trajectory
 from gongfu.core.seeds import rng_for
 from gongfu.engine.protocol import Engine, OptimParams

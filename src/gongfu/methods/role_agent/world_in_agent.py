@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gongfu.config.methods import PredictionConfig
+from gongfu.config.role_agent import PredictionConfig
 from gongfu.core.errors import EngineError
 from gongfu.core.records import Trajectory
 from gongfu.core.seeds import seed_for

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Protocol
 
-from gongfu.config.methods import UniSkillConfig
+from gongfu.config.uniskill import UniSkillConfig
 from gongfu.core.records import Task, Trajectory
 from gongfu.core.seeds import rng_for
 from gongfu.engine.protocol import Engine, OptimParams
