@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -109,6 +111,28 @@ def test_without_predictions_the_update_is_another(folder, tmp_path):
     a, b = cut.step(0).metrics, whole.step(0).metrics
     assert "prediction/count" not in a
     assert a["actor/grad_norm"] != pytest.approx(b["actor/grad_norm"], rel=1e-3)
+
+
+def test_answers_that_were_cut_or_never_came_are_counted(folder, tmp_path):
+    method = make(folder, tmp_path, "--method.prediction.max-response=1")
+    metrics = method.step(0).metrics
+    assert 0 < metrics["prediction/cut"] <= metrics["prediction/count"] and metrics["prediction/unanswered"] == 0
+    (episode, *_) = method.step(1).trajectories
+    many = replace(episode.turns[0].call, prompt=episode.turns[0].call.prompt * 500)
+    longest = replace(episode, turns=(replace(episode.turns[0], call=many), *episode.turns[1:]))
+    method.world.predict([longest], 0)
+    assert method.world.unanswered == 1, "the model has no room for such a prompt"
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused_before_anything_is_played(folder, tmp_path):
+    rewriting = tmp_path / "rewriting"
+    shutil.copytree(folder, rewriting)
+    template = "{% for m in messages %}{{ m['content'] if loop.last else 'gone' }}{% endfor %}"
+    file = rewriting / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"chat_template": template}))
+    (rewriting / "chat_template.jinja").unlink(missing_ok=True)
+    with pytest.raises(ConfigError, match="rewrites earlier turns"):
+        make(rewriting, tmp_path, "--rollout.context=window", "--method.prediction.mode=ask")
 
 
 # ---------------------------------------------------------------------- failures
