@@ -22,7 +22,7 @@ GENERATED_SPLITS = ("train", "seen", "unseen")
 """Training wishes; wishes for other products of the same kinds; wishes for products of kinds that training never asks for."""
 
 _ALL = (*WARES, *UNSEEN)
-_SYMBOLS = "ABCDEFGHJKLMNPQRSTUVWXYZ0123456789"
+_DIGITS = "0123456789"
 _SEEN_EVERY = 4  # of the products of a training kind, every fourth is for the split "seen"
 _TRIES = 50
 
@@ -51,7 +51,7 @@ def make_records(count: int, seed: int) -> tuple[list[dict[str, Any]], dict[str,
     for number in range(count):
         ware = _ALL[number % len(_ALL)]
         rng = rng_for(seed, purpose="webshop product", step=number)
-        while (asin := "B0" + "".join(rng.choices(_SYMBOLS, k=8))) in asins:
+        while (asin := "B0" + "".join(rng.choices(_DIGITS, k=8))) in asins:
             pass
         asins.add(asin)
         has = rng.sample(ware.attributes, 3)
