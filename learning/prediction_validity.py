@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from _study import recipe_of, record
-from role_agent_nano import ROLE_AGENT, TURNS, thirds
+from role_agent_nano import SUITES, thirds
 
 TASKS, ROLLOUTS = 50, 4
 
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     alike, success, tasks = play(options)
-    runs = sorted(run.parent for run in options.runs.glob("role-agent-[0-9]*/metrics.jsonl"))
+    runs = sorted(run.parent for run in options.runs.glob("household/role-agent-[0-9]*/metrics.jsonl"))
     low, high = interval(alike, success, tasks, options.seed)
     result: dict[str, Any] = {"r_pb": correlation(alike, success), "ci": [low, high], "episodes": len(alike)}
     for name, flag in (("successes", True), ("failures", False)):
@@ -47,7 +47,7 @@ def play(options: argparse.Namespace) -> tuple[list[float], list[bool], list[str
     from gongfu.methods.role_agent.world_in_agent import similarities
     from gongfu.run import build
 
-    recipe = recipe_of(ROLE_AGENT, [f"--run.seed={options.seed}", *TURNS])
+    recipe = recipe_of("role_agent/household-nano.toml", [f"--run.seed={options.seed}", *SUITES["household"]])
     suite = build.build_suite(recipe.suite)
     with tempfile.TemporaryDirectory() as folder:
         engine = build.build_engine(recipe, Path(folder))
@@ -75,7 +75,7 @@ def interval(
     for i, task in enumerate(tasks):
         members.setdefault(task, []).append(i)
     groups, generator, found = list(members.values()), np.random.default_rng(seed), []
-    for _ in range(2000):
+    for _ in range(resamples):
         drawn = [i for g in generator.integers(len(groups), size=len(groups)) for i in groups[g]]
         a, s = np.array(alike)[drawn], np.array(success, dtype=float)[drawn]
         if np.ptp(s) and np.ptp(a):

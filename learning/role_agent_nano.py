@@ -2,14 +2,15 @@
 
 Arms: `grpo`, `gigpo` and `role-agent`, the latter two with (`-std`) and without a deviation in the denominator; Role-Agent
 without its predictions (`no-wia`), without its failure curriculum (`no-aiw`), and with longer horizons (`h10`, `h20`: shares
-of the longest episode, 20 turns, so 2 and 4 steps ahead in place of 1). All play the same number of episodes. `difference`:
-success less that of grpo on the same tasks, averaged over seeds, with a paired bootstrap over tasks.
+of the longest episode). All play the same number of episodes. `difference`: success less that of grpo on the same tasks,
+averaged over seeds, with a paired bootstrap over tasks.
 
-Held out are new homes of the families that training shows ("seen") and homes of other families ("unseen").
+Held out are new homes of the families that training shows, or other products of the kinds that it asks for ("seen"), and homes
+of other families, other kinds of products ("unseen").
 
-    python learning/role_agent_nano.py                                                  # 9 arms x 3 seeds
-    python learning/role_agent_nano.py --arms grpo gigpo role-agent --seeds 0
-    python learning/role_agent_nano.py --seeds 0 --steps 2 --tasks 4 --runs /tmp/try
+    python learning/role_agent_nano.py                                        # 2 suites, 9 and 8 arms, 3 seeds: hours
+    python learning/role_agent_nano.py --suites webshop --arms grpo gigpo role-agent --seeds 0
+    python learning/role_agent_nano.py --suites household --seeds 0 --steps 2 --tasks 4 --runs /tmp/try
 
 Runs lie in --runs: a finished one is not trained again, one that was killed goes on.
 """
@@ -39,20 +40,22 @@ from _study import (
 
 from gongfu.run.folder import read_metrics
 
-ROLE_AGENT = "role_agent/household-nano.toml"
 ARMS: dict[str, tuple[str, list[str]]] = {
-    "grpo": ("grpo/household-nano.toml", []),
-    "gigpo-std": ("gigpo/household-nano.toml", []),
-    "gigpo": ("gigpo/household-nano.toml", ["--method.std=none"]),
-    "role-agent-std": (ROLE_AGENT, ["--method.std=unbiased"]),
-    "role-agent": (ROLE_AGENT, []),
-    "no-wia": (ROLE_AGENT, ["--method.prediction.horizon=0"]),
-    "no-aiw": (ROLE_AGENT, ["--method.failures.share=0"]),
-    "h10": (ROLE_AGENT, ["--method.prediction.horizon=0.1"]),
-    "h20": (ROLE_AGENT, ["--method.prediction.horizon=0.2"]),
+    "grpo": ("grpo", []),
+    "gigpo-std": ("gigpo", []),
+    "gigpo": ("gigpo", ["--method.std=none"]),
+    "role-agent-std": ("role_agent", ["--method.std=unbiased"]),
+    "role-agent": ("role_agent", []),
+    "no-wia": ("role_agent", ["--method.prediction.horizon=0"]),
+    "no-aiw": ("role_agent", ["--method.failures.share=0"]),
+    "h10": ("role_agent", ["--method.prediction.horizon=0.1"]),
+    "h20": ("role_agent", ["--method.prediction.horizon=0.2"]),
 }
-TURNS = ["--suite.max-steps=20"]
-"""So that the paper's shares of the horizon are 1, 2 and 4 steps."""
+"""Folder of the recipe, and what is changed."""
+SUITES = {"household": ["--run.steps=30", "--suite.max-steps=20"], "webshop": ["--run.steps=30"]}
+"""Household: 20 turns, so that the paper's shares of the horizon are 1, 2 and 4 steps. A visit to the shop has 10 turns."""
+SAME = {"webshop": ["h10"]}
+"""Arms that would be another one: a tenth of 10 turns is one step ahead, as is a twentieth."""
 TASKS = 150
 WATCHED = (
     "prediction/similarity",
@@ -66,41 +69,47 @@ WATCHED = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--suites", nargs="+", default=list(SUITES), choices=list(SUITES))
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=0, help="0 = as the recipes say")
+    parser.add_argument("--steps", type=int, default=0, help="0 = 30")
     parser.add_argument("--tasks", type=int, default=TASKS, help="held-out tasks of each split")
     parser.add_argument("--runs", type=Path, default=Path("runs/learn-role-agent-nano"))
     options = parser.parse_args()
-    arms = [arm for arm in ARMS if arm in {"grpo", *options.arms}]
+    whole = set(options.seeds) >= {0, 1, 2} and not options.steps and options.tasks >= TASKS
+    full = whole and set(options.suites) == set(SUITES) and set(options.arms) == set(ARMS)
+    suites = {suite: study(suite, options, full=full) for suite in options.suites}
+    record("learn_role_agent_nano", {"suites": suites, "tasks": options.tasks, "seeds": options.seeds}, full=full)
+
+
+def study(suite: str, options: argparse.Namespace, *, full: bool) -> dict[str, Any]:
+    """What the arms reached in one suite."""
+    arms = [arm for arm in ARMS if arm in {"grpo", *options.arms} and arm not in SAME.get(suite, ())]
     won: dict[str, list[Wins]] = defaultdict(list)
     runs: dict[str, list[Path]] = defaultdict(list)
     for seed in options.seeds:
         for arm in arms:
             name, changes = ARMS[arm]
             steps = [f"--run.steps={options.steps}"] if options.steps else []
-            where = [f"--run.seed={seed}", f"--run.name={arm}-{seed}", f"--run.folder={options.runs}"]
-            recipe = recipe_of(name, [*TURNS, *changes, *steps, *where])
+            where = [f"--run.seed={seed}", f"--run.name={arm}-{seed}", f"--run.folder={options.runs / suite}"]
+            recipe = recipe_of(f"{name}/{suite}-nano.toml", [*SUITES[suite], *changes, *steps, *where])
             runs[arm].append(trained(recipe))
             won[arm].append(held_out(runs[arm][-1], recipe, options.tasks))
-            print(f"{arm}, seed {seed}: {shares(won[arm][-1])}", flush=True)
-    full = set(options.seeds) >= {0, 1, 2} and not options.steps and options.tasks >= TASKS and len(arms) == len(ARMS)
+            print(f"{suite}, {arm}, seed {seed}: {shares(won[arm][-1])}", flush=True)
     folder = ROOT / "docs" / "plots" if full else options.runs
-    plot(curves(runs), "GRPO, GiGPO and Role-Agent on household tasks, nano", folder / "role_agent_nano.png")
-    found = {
+    plot(curves(runs), f"GRPO, GiGPO and Role-Agent, {suite}, nano", folder / f"role_agent_{suite}_nano.png")
+    return {
         arm: {
             "mean": mean_shares(won[arm]),
             "difference": {} if arm == "grpo" else differences(won[arm], won["grpo"], names=("without",)),
             "seeds": [{"seed": s, **shares(w)} for s, w in zip(options.seeds, won[arm], strict=True)],
             "step_s": round(median(s for run in runs[arm] for s in step_seconds(run)), 2),
             "over_training": {name: thirds(runs[arm], name) for name in WATCHED},
-            "recipe": ARMS[arm][0],
-            "settings": ARMS[arm][1],
+            "recipe": f"{ARMS[arm][0]}/{suite}-nano.toml",
+            "settings": [*SUITES[suite], *ARMS[arm][1]],
         }
         for arm in arms
     }
-    suites = {"household": found}
-    record("learn_role_agent_nano", {"suites": suites, "tasks": options.tasks, "seeds": options.seeds}, full=full)
 
 
 def thirds(runs: list[Path], name: str) -> list[float]:
