@@ -53,11 +53,13 @@ nano: $(VENV)/.train
 	cd runs/nano && sha256sum --check ../../src/gongfu/engine/nano/SHA256SUMS
 
 # Ratios against peers and against ourselves; each prints one JSON line last and writes benchmarks/results/.
-bench: $(VENV)/.bench
+bench: $(VENV)/.bench $(VENV)/.dev
 	$(BIN)/python benchmarks/household_parity.py
 	$(BIN)/python benchmarks/household_speed.py
 	$(BIN)/python benchmarks/webshop_speed.py
 	$(BIN)/python benchmarks/searchqa_speed.py
+	$(BIN)/python benchmarks/collector.py
+	$(BIN)/python benchmarks/bank_postgres.py
 	$(BIN)/python benchmarks/token_accounting.py
 	$(BIN)/python benchmarks/grpo_step_vs_trl.py
 	$(BIN)/python benchmarks/resume_kill.py
