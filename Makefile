@@ -46,11 +46,13 @@ learn: $(VENV)/.dev
 	$(BIN)/python learning/role_agent_nano.py
 	$(BIN)/python learning/prediction_validity.py
 
-# Trains the nano model that ships with the package again: some ten minutes on two cores. The same bytes need the same threads.
+# Trains the two nano models that ship with the package again: some twenty minutes on two cores. The same bytes need the same threads.
 nano: $(VENV)/.train
 	$(BIN)/gongfu pretrain @recipes/nano/1-actions.toml
 	$(BIN)/gongfu pretrain @recipes/nano/2-frequencies.toml
 	cd runs/nano && sha256sum --check ../../src/gongfu/engine/nano/SHA256SUMS
+	$(BIN)/gongfu pretrain @recipes/nano/webshop.toml
+	cd runs/nano-webshop && sha256sum --check ../../src/gongfu/engine/nano_webshop/SHA256SUMS
 
 # Ratios against peers and against ourselves; each prints one JSON line last and writes benchmarks/results/.
 bench: $(VENV)/.bench $(VENV)/.dev

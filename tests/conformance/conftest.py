@@ -1,4 +1,4 @@
-"""Banks for the tests here: in SQLite files, and in a PostgreSQL that is started for them, or that GONGFU_TEST_POSTGRES names."""
+"""Banks for the tests here: in SQLite files, and in a PostgreSQL started for them, or that GONGFU_TEST_POSTGRES names."""
 
 from __future__ import annotations
 

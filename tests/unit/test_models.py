@@ -322,7 +322,7 @@ def test_a_model_that_is_not_here_yet_says_how_to_get_it(tmp_path, monkeypatch):
 def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(ModelError, match="did you mean 'smollm2'"):
         resolve_model("smolm2")
-    with pytest.raises(ModelError, match="known names: nano, smollm2"):
+    with pytest.raises(ModelError, match="known names: nano, nano-webshop, smollm2"):
         resolve_model("zzzzzz")
 
 

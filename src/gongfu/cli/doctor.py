@@ -47,9 +47,9 @@ def findings() -> Iterator[tuple[bool, bool, str]]:
 
     for name in known_models():
         try:
-            yield True, name == "nano", f"model {name}: {resolve_model(name)}"
+            yield True, name.startswith("nano"), f"model {name}: {resolve_model(name)}"
         except GongfuError as e:
-            yield False, name == "nano", f"model {name}: {e}"
+            yield False, name.startswith("nano"), f"model {name}: {e}"
     free = shutil.disk_usage(".").free / 2**30
     yield free > 1, True, f"{free:.1f} GiB free on this disk"
 

@@ -167,7 +167,7 @@ def models_fetch(name: Annotated[str, typer.Argument(help='"smollm2".')]) -> Non
     from gongfu.engine.models import fetch_smollm2
 
     if name != "smollm2":
-        fail(f'there is nothing to fetch for {name!r}; "smollm2" can be fetched, "nano" ships with the package')
+        fail(f'there is nothing to fetch for {name!r}; "smollm2" can be fetched, "nano" and "nano-webshop" are in the package')
     print(fetch_smollm2(progress=lambda text: console.print(text)))
 
 

@@ -39,7 +39,7 @@ class RunConfig(Section):
 class LocalEngineConfig(Section):
     name: Literal["local"] = "local"
     model: str = "nano"
-    """"nano", "smollm2", a folder, or a hub id."""
+    """"nano", "nano-webshop", "smollm2", a folder, or a hub id."""
     device: str = "cpu"
     """cpu, cuda, cuda:0, mps."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"

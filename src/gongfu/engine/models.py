@@ -1,6 +1,6 @@
 """Where model weights come from: a name to a folder with config.json, tokenizer.json and *.safetensors.
 
-resolve_model("nano")                           the small model inside the package
+resolve_model("nano")                           the small model inside the package; "nano-webshop": another one, which shops
 resolve_model("smollm2")                        SmolLM2-135M-Instruct, after `gongfu models fetch smollm2`
 resolve_model("runs/first/export")              a folder
 resolve_model("Qwen/Qwen2.5-0.5B-Instruct")     the Hugging Face hub
@@ -74,6 +74,13 @@ def known_models(cache: Path | None = None) -> dict[str, KnownModel]:
             summary="a Llama of under a million weights that speaks the household worlds only; fast curves on a CPU",
             license="Apache-2.0",
             folder=Path(str(resources.files("gongfu.engine"))) / "nano",
+            command="gongfu pretrain",
+        ),
+        KnownModel(
+            name="nano-webshop",
+            summary="a Llama of a million weights that shops in one generated WebShop only",
+            license="Apache-2.0",
+            folder=Path(str(resources.files("gongfu.engine"))) / "nano_webshop",
             command="gongfu pretrain",
         ),
         KnownModel(
