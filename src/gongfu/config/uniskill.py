@@ -207,10 +207,11 @@ class UniSkillConfig(ActionConfig):
         if self.writer == "frozen" and self.train_proposer:
             raise ValueError("a frozen writer is not trained: set train_proposer = false")
         measured = self.gate.kind == "confident" and self.gate.use_align and self.feedback == "align"
-        if measured and (self.references == 1 or self.group_size - self.lifecycle.withheld < 5):
+        least = 6 if self.shared_references and not self.references else 5
+        if measured and (self.references == 1 or self.group_size - self.lifecycle.withheld < least):
             raise ValueError(
                 "a confident gate needs two references of one outcome, else it knows no spread and lets nothing pass: set "
-                'references to 0, or more than 1, and play groups of 5 with a skill; or set gate.kind = "paper"'
+                f'references to 0, or more than 1, and play groups of {least} with a skill; or set gate.kind = "paper"'
             )
         if self.feedback == "outcome" and (
             self.gate.use_align or self.reward.partial_when_unscorable or not self.lifecycle.withheld
