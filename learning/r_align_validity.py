@@ -70,8 +70,9 @@ def main() -> None:
     if len(rows) < 2:
         raise SystemExit(f"only {len(rows)} texts were proposed in {options.rounds} rounds: nothing can be correlated")
     full = len(rows) >= TEXTS and options.rollouts >= ROLLOUTS and not options.model_folder
-    actor = options.run or options.model_folder or "nano"
+    actor = Path(options.run).name or options.model_folder or "nano"
     name = "r_align_validity" + (f"_groups_of_{options.group_size}" if options.group_size else "")
+    name += f"_step_{options.run.rpartition('@')[2]}" if "@" in options.run else ""
     record(name, {**analyse(rows, options.seed), "actor": actor, "seed": options.seed}, full=full)
 
 
