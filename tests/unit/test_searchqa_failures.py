@@ -16,11 +16,11 @@ LAKE = ("search[lake]", "Lake Orm: Lake Orm is a lake.")
 WRONG, NO_TURN = "Your answer is wrong.", ("search[x]", NO_TURN_LEFT)
 
 
-def failed(*steps: tuple[str, str], golds=("New Aldern",), format=True) -> Trajectory:
+def failed(*steps: tuple[str, str], golds=("New Aldern",), format=True, question=QUESTION) -> Trajectory:
     """An episode of (action, what was seen then)."""
-    payload = {"question": QUESTION, "answers": list(golds)}
-    task = Task("t", "searchqa", "bridge", QUESTION, "train", payload=payload)
-    seen = [QUESTION, *(after for _, after in steps)]
+    payload = {"question": question, "answers": list(golds)}
+    task = Task("t", "searchqa", "bridge", question, "train", payload=payload)
+    seen = [question, *(after for _, after in steps)]
     turns = tuple(
         Turn(before, None, None, action, Validity(format, True), 0.0) for (action, _), before in zip(steps, seen, strict=False)
     )
@@ -46,6 +46,24 @@ def failed(*steps: tuple[str, str], golds=("New Aldern",), format=True) -> Traje
 )
 def test_what_was_done_decides_the_mode(mode, steps):
     assert diagnose(failed(*steps)) == mode
+
+
+@pytest.mark.parametrize(
+    ("mode", "steps"),
+    [
+        ("insufficient_retrieval", [HILL, NO_TURN]),
+        ("hallucinated_answer", [HILL, ("answer[Rome]", WRONG)]),
+        ("irrelevant_retrieval_query", [LAKE, NO_TURN]),
+    ],
+)
+def test_a_question_without_capitals_is_known_by_its_longer_words(mode, steps):
+    assert diagnose(failed(*steps, question="where was the director of red hill born")) == mode
+
+
+@pytest.mark.parametrize("gold", ["yes", "no"])
+def test_a_search_that_was_not_carried_out_found_nothing(gold):
+    assert diagnose(failed(HILL, NO_TURN, golds=(gold,))) == "insufficient_retrieval"
+    assert diagnose(failed(HILL, (HILL[0], NO_TURN_LEFT))) == "insufficient_retrieval"
 
 
 def test_a_wrong_verdict():

@@ -14,6 +14,7 @@ OUTCOME = {"feedback": "outcome", "gate": {"use_align": False}, "reward": {"part
         ({"references": 1}, "confident gate needs two references"),
         ({"group_size": 5}, "confident gate needs two references"),
         ({"group_size": 6, "shared_references": True}, "play groups of 6"),
+        ({"feedback": "rollout", "shared_references": True}, "for what R_align measures"),
         ({"proposer": {"prefill": True}}, "no opening to prefill"),
         ({"retrieval": {"embedder": "some/model"}}, "uses no embedder"),
         ({"lifecycle": {"withheld": 7}}, "fewer than two"),

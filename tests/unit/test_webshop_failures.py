@@ -31,13 +31,13 @@ FIND, OPEN, BUY = "search[hoodie]", "click[b000000009]", "click[buy now]"
 BACK = "click[back to search]"
 
 
-def env() -> WebShopEnv:
-    return WebShopEnv(Shop(CATALOGUE), WISH, Settings(max_steps=20))
+def env(**settings) -> WebShopEnv:
+    return WebShopEnv(Shop(CATALOGUE), WISH, Settings(**{"max_steps": 20, **settings}))
 
 
-def failed(*actions: str, format: bool = True, stop: str = "") -> Trajectory:
+def failed(*actions: str, format: bool = True, stop: str = "", **settings) -> Trajectory:
     """The episode of these actions; it ends by a purchase, or by the limit of steps."""
-    site, turns, last = env(), [], None
+    site, turns, last = env(**settings), [], None
     observation = site.reset()
     for action in actions:
         turns.append(Turn(observation.text, observation.actions, None, action, Validity(format, True), 0.0))
@@ -68,6 +68,21 @@ def failed(*actions: str, format: bool = True, stop: str = "") -> Trajectory:
 )
 def test_what_was_done_decides_the_mode(mode, actions):
     assert diagnose(failed(*actions), env(), WISH, CATALOGUE) == mode
+
+
+@pytest.mark.parametrize("form", ["text", "text_rich", "brief"])
+@pytest.mark.parametrize("show_chosen", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "actions"),
+    [
+        ("excessive_browsing", (FIND, OPEN, "click[red]", "click[large]")),
+        ("navigation_error", ("click[x]", "click[x]", FIND, OPEN)),
+        ("missing_attribute_selection", (FIND, OPEN, "click[red]", "click[buy now] please")),
+    ],
+)
+def test_what_the_pages_show_of_a_choice_decides_nothing(mode, actions, form, show_chosen):
+    settings = {"form": form, "show_chosen": show_chosen, "max_steps": len(actions)}
+    assert diagnose(failed(*actions, **settings), env(**settings), WISH, CATALOGUE) == mode
 
 
 def test_the_form_of_the_answers_comes_first():

@@ -179,7 +179,7 @@ class UniSkillConfig(ActionConfig):
     """All edits of a group are measured on the same references (0 of them = half of the group), and made from its other
     rollouts: cheaper where sources lead to the same texts, and comparable within the group. False: drawn for every source."""
     sources: int = Field(default=0, ge=0)
-    """Most proposals of a group; 0 = one for every rollout."""
+    """Most proposals of a group; 0 = one for every rollout (but the shared references)."""
     proposal_weight: float = Field(default=0.5, gt=0)
     """Weight of the proposals' loss beside that of the actions."""
     proposal_scale: Literal["per_step", "per_update"] = "per_step"
@@ -207,6 +207,10 @@ class UniSkillConfig(ActionConfig):
         if self.writer == "frozen" and self.train_proposer:
             raise ValueError("a frozen writer is not trained: set train_proposer = false")
         measured = self.gate.kind == "confident" and self.gate.use_align and self.feedback == "align"
+        if self.shared_references and not (self.feedback == "align" and (self.gate.use_align or self.reward.use_align)):
+            raise ValueError(
+                "shared_references are for what R_align measures: set shared_references = false, then all rollouts are sources"
+            )
         least = 6 if self.shared_references and not self.references else 5
         if measured and (self.references == 1 or self.group_size - self.lifecycle.withheld < least):
             raise ValueError(

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from gongfu.envs.searchqa.corpus import Passage
 
-__all__ = ["actions", "spans"]
+__all__ = ["actions", "content_words", "spans"]
 
 # Runs of capitalised words (initials included), numbers, and what stands in quotes.
 _WORD = r"(?:[^\W\d_a-zß-öø-ÿ](?:\.(?= ?[^\W\d_a-z])|[\w'’&-]*))"
@@ -43,6 +43,15 @@ def spans(text: str) -> list[str]:
         if words:
             found.append(" ".join(words))
     return list(dict.fromkeys(found))
+
+
+def content_words(question: str) -> list[str]:
+    """What a question without capitals is about, as nearly as its form tells.
+
+    >>> content_words("where was the director of red hill born")
+    ['director', 'red', 'hill', 'born']
+    """
+    return [word for word in re.findall(r"\w+", question) if word.lower() not in _OPENERS]
 
 
 def actions(question: str, seen: Iterable[Passage]) -> tuple[str, ...]:

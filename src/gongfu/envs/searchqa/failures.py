@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gongfu.core.records import Trajectory
-from gongfu.envs.searchqa.candidates import spans
-from gongfu.envs.searchqa.env import NOT_UNDERSTOOD, NOTHING_FOUND, read_action
+from gongfu.envs.searchqa.candidates import content_words, spans
+from gongfu.envs.searchqa.env import NO_TURN_LEFT, NOT_UNDERSTOOD, NOTHING_FOUND, read_action
 from gongfu.envs.searchqa.scoring import f1_score, normalize
 
 __all__ = ["FAILURE_MODES", "diagnose"]
@@ -37,6 +37,7 @@ def diagnose(trajectory: Trajectory) -> str:
     made = [(verb, text, seen) for verb, text, seen in made if verb and seen != NOT_UNDERSTOOD]
     if (len(turns) - len(made)) * 2 >= len(turns):
         return "action_format_error"
+    made = [one for one in made if one[2] != NO_TURN_LEFT]  # not carried out
     queries = [normalize(text) for verb, text, _ in made if verb == "search"]
     passages = [seen for verb, _, seen in made if verb == "search" and seen != NOTHING_FOUND]
     golds = [str(gold) for gold in trajectory.task.payload["answers"]]
@@ -47,12 +48,13 @@ def diagnose(trajectory: Trajectory) -> str:
         return "partial_answer"
     if given is not None and any(normalize(gold) in _VERDICTS for gold in golds):
         return "wrong_answer"
-    if _stands_in(golds, passages):
+    if _stands_in((gold for gold in golds if normalize(gold) not in _VERDICTS), passages):
         told = given is None or _stands_in([given], passages)
         return "information_misinterpretation" if told else "hallucinated_answer"
     if len(queries) - len(set(queries)) >= max(1, len(queries) / 2):
         return "repeated_retrieval_query"
-    if not _stands_in(spans(str(trajectory.task.payload["question"])), passages):
+    question = str(trajectory.task.payload["question"])
+    if not _stands_in(spans(question) or content_words(question), passages):
         return "irrelevant_retrieval_query"
     if given is not None and not _stands_in([given], passages):
         return "hallucinated_answer"

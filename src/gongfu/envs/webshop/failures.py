@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gongfu.core.records import Trajectory
-from gongfu.envs.webshop import pages
 from gongfu.envs.webshop.catalogue import Catalogue, Product
 from gongfu.envs.webshop.goals import Goal
 from gongfu.envs.webshop.reward import judge
@@ -31,8 +30,6 @@ FAILURE_MODES = (
     "action_format_error",
     "premature_termination",
 )
-
-_BUY = f"click[{pages.BUY.lower()}]"
 
 
 @dataclass
@@ -68,24 +65,23 @@ def diagnose(trajectory: Trajectory, env: WebShopEnv, goal: Goal, catalogue: Cat
 
 
 def _visit(trajectory: Trajectory, env: WebShopEnv) -> _Visit:
-    before = env.reset()
+    env.reset()
     visit = _Visit([], [], set(), 0, None, ())
     for turn in trajectory.turns:
         if not turn.validity.format:
             visit.idle += 1
             continue
         verb, argument = parse(turn.action)
-        looked_at, chosen = env.product, env.chosen
+        looked_at, chosen, before = env.product, env.chosen, env.place
         step = env.step(turn.action)
         if verb == "search":
             visit.queries.append(argument.lower())
-        if turn.action.lower() == _BUY and step.terminated:
+        if step.terminated:
             visit.bought, visit.chosen = looked_at, tuple(chosen.values())
-        visit.idle += step.observation == before
+        visit.idle += env.place == before
         if env.product is not None and env.product is not looked_at:
             visit.opened.append(env.product)
         visit.offered |= env.listed
-        before = step.observation
     return visit
 
 

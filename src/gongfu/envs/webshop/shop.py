@@ -125,6 +125,11 @@ class WebShopEnv:
         return dict(self._chosen)
 
     @property
+    def place(self) -> tuple[object, ...]:
+        """Equal before and after what changes nothing on the site, whatever the pages show of it."""
+        return (self._query, self._number, self._page, self._on_subpage, tuple(sorted(self._chosen.items())))
+
+    @property
     def listed(self) -> set[str]:
         """Lower-case ids of the products on a page of results."""
         on_results = self._product is None and self._query and not self._page.has_search_bar

@@ -35,7 +35,7 @@ class Proposer:
     references: int = 0
     shared_references: bool = False
     sources: int = 0
-    """Most proposals of a group, 0 = one for every rollout."""
+    """Most proposals of a group, 0 = one for every rollout (but the shared references)."""
     temperature: float = 1.0
     max_prompt: int = 1024
     max_response: int = 96
