@@ -1,4 +1,4 @@
-"""The contract of an engine: scores, samples and trains with it a little, and names everything in which it breaks the protocol.
+"""The contract of an engine: scores, samples and trains with it a little, and names every rule below that it breaks.
 
 from gongfu.engine.check import check
 print(check(engine, reference=LocalEngine(folder, store=store)))         # raises EngineError with all findings
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gongfu.core.errors import EngineError, GongfuError
+from gongfu.core.errors import EngineError
 from gongfu.core.records import Row
 from gongfu.core.seeds import rng_for
 from gongfu.engine.protocol import Capability, Engine, LoraSpec, OptimParams, Sample, SampleRequest
@@ -35,8 +35,9 @@ RULES = {
     "sampler": "the sampler's log-probs are the scorer's, at the request's temperature",
     "seed": "the same request gives the same response",
     "stale": "what was trained reaches the sampler at sync and not before, with a version that rises",
-    "choices": "a chosen response has the log-probs that the scorer gives it among its list",
-    "save": "after load everything goes on as after save: log-probs, version, and the next optimiser step",
+    "requests": "n samples, stop tokens, greedy answers and sessions are as asked for",
+    "choices": "a chosen response has the log-probs that the scorer gives it among its list, and alone if it says those",
+    "save": "after load everything goes on as after save: log-probs, samples, version, and the next optimiser step",
     "refuses": "unknown adapters, empty prompts, losses that are no scalar and calls without rows are EngineErrors",
     "undeclared": "what is not among the capabilities is refused with an EngineError",
     "reference": "after the same steps of two roles the log-probs are those of the reference",
@@ -53,13 +54,15 @@ _SENTENCE = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found; `max_logprob_diff` is the largest difference to the reference after `steps` optimiser steps."""
+    """What was found."""
 
     engine: str
     findings: tuple[str, ...]
     """Each begins with the rule it breaks, a key of `RULES`."""
     steps: int
+    """Rounds of the comparison with the reference: each role takes one optimiser step in each."""
     max_logprob_diff: float | None = None
+    """Largest difference to the reference after these, nats."""
 
     @property
     def ok(self) -> bool:
@@ -67,7 +70,7 @@ class Report:
 
     def __str__(self) -> str:
         near = "" if self.max_logprob_diff is None else f", at most {self.max_logprob_diff:.2g} from the reference"
-        lines = [f"engine {self.engine}: {self.steps} optimiser steps{near}", *(f"  {finding}" for finding in self.findings)]
+        lines = [f"engine {self.engine}: {self.steps} steps of two roles{near}", *(f"  {finding}" for finding in self.findings)]
         return "\n".join(lines if self.findings else [*lines, "  conforms"])
 
 
@@ -87,7 +90,7 @@ def check(
     """
     contract = _Contract(engine, reference, tolerance, seed)
     contract.run(steps)
-    report = Report(type(engine).__name__, tuple(contract.findings), contract.steps, contract.worst)
+    report = Report(type(engine).__name__, tuple(contract.findings), steps, contract.worst)
     if raises and not report.ok:
         raise EngineError(f"this engine breaks the protocol\n{report}")
     return report
@@ -100,7 +103,6 @@ class _Contract:
     tolerance: float
     seed: int
     findings: list[str] = field(default_factory=list)
-    steps: int = 0
     worst: float | None = None
 
     def run(self, steps: int) -> None:
@@ -124,6 +126,7 @@ class _Contract:
             ("isolation", lambda: self._isolation(rows, first, second)),
             ("sampler", lambda: self._sampler(first)),
             ("stale", lambda: self._stale(rows, first)),
+            ("requests", lambda: self._requests(first)),
             ("choices", lambda: self._choices(first)),
             ("save", lambda: self._save(rows, first)),
             ("refuses", lambda: self._refuses(rows, first)),
@@ -165,7 +168,6 @@ class _Contract:
                     engine.forward_backward(batches[(k + place) % 3], _linear if place == 0 else _squared, adapter=role)
                 for role in dict.fromkeys(self.roles):
                     norms[number].append(engine.optim_step(_STEP, adapter=role)["grad_norm"])
-        self.steps += steps
         for engine in self.engines:
             engine.sync()
         if self.reference is None:
@@ -241,6 +243,23 @@ class _Contract:
         self.close(after.logprobs, scored.tolist(), "stale", "the sampler after sync and the scorer")
         self.expect(after.version == self.engine.version, "stale", f"samples say version {after.version}")
 
+    def _requests(self, role: str) -> None:
+        asked = self.request(13, role)
+        answers = asyncio.run(self.engine.sample([replace(asked, n=3, max_tokens=4), replace(asked, temperature=0.0)]))
+        (three, (greedy, *_)) = [answer for answer in answers if not isinstance(answer, EngineError)]
+        self.expect(len(three) == 3 and all(len(s.tokens) <= 4 for s in three), "requests", f"{len(three)} samples for n = 3")
+        stop = greedy.tokens[0]
+        (stopped,) = self.sample([replace(asked, temperature=0.0, stop=(stop,))])
+        self.expect(stopped.tokens == (stop,) and stopped.stop == "stop", "requests", f"went on after a stop token: {stopped}")
+        session = replace(asked, temperature=0.0, session="check")
+        (first,) = self.sample([session])
+        self.train(self.rows(4, "session"), role)
+        self.engine.sync()
+        longer = replace(session, prompt=session.prompt + first.tokens + session.prompt[:3])
+        (with_it,), (without,) = self.sample([longer]), self.sample([replace(longer, session=None)])
+        self.expect(with_it.tokens == without.tokens, "requests", "a session answers otherwise than no session after sync")
+        self.close(with_it.logprobs, without.logprobs, "requests", "a session after sync")
+
     def _choices(self, role: str) -> None:
         request = self.request(11, role)
         ids = request.prompt
@@ -255,6 +274,9 @@ class _Contract:
         self.expect(sample.choice is not None and sample.tokens == listed[sample.choice], "choices", "not one of the list")
         (scored,) = self.engine.logprobs([_row_of(request, sample)], adapter=role)
         self.close(sample.logprobs, scored.tolist(), "choices", "a chosen response")
+        if sample.drawn_from is not None and sample.drawn_from.alone is not None:
+            (alone,) = self.engine.logprobs([replace(_row_of(request, sample), choices=())], adapter=role)
+            self.close(sample.drawn_from.alone, alone.tolist(), "choices", "a chosen response as a generated one")
 
     def _save(self, rows: Sequence[Row], role: str) -> None:
         self.engine.sync()
@@ -266,6 +288,10 @@ class _Contract:
         self.engine.load(ref)
         self.expect(self.engine.version == version, "save", f"version {self.engine.version} after load, {version} when saved")
         self.equal(self.engine.logprobs(rows, adapter=role), saved, "save", "log-probs when saved and after load")
+        request = self.request(5, role)
+        (sample,) = self.sample([request])
+        (scored,) = self.engine.logprobs([_row_of(request, sample)], adapter=role)
+        self.close(sample.logprobs, scored.tolist(), "save", "the sampler after load and the scorer")
         self.train(rows, role)
         self.equal(self.engine.logprobs(rows, adapter=role), went_on, "save", "the next step after save and after load")
 
@@ -293,6 +319,9 @@ class _Contract:
             self.findings.append(f"[{rule}] {what} ({RULES[rule]})")
 
     def close(self, found: Sequence[float], wanted: Sequence[float], rule: str, what: str) -> None:
+        if len(found) != len(wanted):
+            self.expect(False, rule, f"{what}: {len(found)} values and {len(wanted)}")
+            return
         error = max((abs(a - b) for a, b in zip(found, wanted, strict=True)), default=0.0)
         self.expect(error <= self.tolerance, rule, f"{what}: {error:.3g} nats apart")
 
@@ -305,7 +334,10 @@ class _Contract:
     def refused(self, rule: str, call: Callable[[], Any], what: str) -> None:
         try:
             call()
-        except GongfuError:
+        except EngineError:
+            return
+        except Exception as e:
+            self.expect(False, rule, f"{what} raises {type(e).__name__}, no EngineError")
             return
         self.expect(False, rule, f"{what} was accepted")
 
@@ -347,7 +379,6 @@ class _Contract:
 
     def train(self, rows: Sequence[Row], role: str, loss: Any = None) -> dict[str, float]:
         self.engine.forward_backward(rows, loss or _linear, adapter=role)
-        self.steps += 1
         return self.engine.optim_step(_STEP, adapter=role)
 
 
