@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -47,9 +48,14 @@ def main() -> None:
     if options.writer:
         print(write(options.writer[0], int(options.writer[1]), options.commits))
         return
-    with tempfile.TemporaryDirectory(prefix="pg", ignore_cleanup_errors=True) as folder, postgres(Path(folder)) as url:
-        found = {"postgresql": contend(schema(url, "contended"), options), "sqlite": contend(f"{folder}/bank.sqlite", options)}
-        same = answers(schema(url, "answers")) == answers(f"{folder}/answers.sqlite")
+    with (
+        tempfile.TemporaryDirectory(prefix="pg", ignore_cleanup_errors=True) as folder,
+        postgres(Path(folder)) as url,
+        schema(url) as contended,
+        schema(url) as answering,
+    ):
+        found = {"postgresql": contend(contended, options), "sqlite": contend(f"{folder}/bank.sqlite", options)}
+        same = answers(answering) == answers(f"{folder}/answers.sqlite")
     result = {
         **{key: found["postgresql"][key] for key in ("lost", "torn")},
         "same_answers": same,
@@ -71,19 +77,25 @@ def postgres(folder: Path) -> Iterator[str]:
     except ImportError:
         raise SystemExit("name a server by GONGFU_TEST_POSTGRES, or install the extra dev, which brings one") from None
     server = pgserver.get_server(str(folder / "data"), cleanup_mode="stop")
-    yield server.get_uri()
-    server.cleanup()
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
 
 
-def schema(url: str, name: str) -> str:
-    """URL of a bank in a schema of its own."""
+@contextmanager
+def schema(url: str) -> Iterator[str]:
+    """URL of a bank in a schema of its own, which is dropped afterwards."""
     location = make_url(url).set(drivername="postgresql+psycopg")
-    engine = create_engine(location)
-    name = f"{name}_{os.getpid()}"
+    engine, name = create_engine(location), f"bench_{uuid.uuid4().hex}"
     with engine.begin() as connection:
         connection.execute(text(f"CREATE SCHEMA {name}"))
-    engine.dispose()
-    return location.update_query_dict({"options": f"-csearch_path={name}"}).render_as_string(hide_password=False)
+    try:
+        yield location.update_query_dict({"options": f"-csearch_path={name}"}).render_as_string(hide_password=False)
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP SCHEMA {name} CASCADE"))
+        engine.dispose()
 
 
 def contend(location: str, options: argparse.Namespace) -> dict[str, float]:
@@ -91,10 +103,11 @@ def contend(location: str, options: argparse.Namespace) -> dict[str, float]:
     command = [sys.executable, __file__, "--commits", str(options.commits), "--writer", location]
     started = time.perf_counter()
     writers = [subprocess.Popen([*command, str(n)], stdout=subprocess.PIPE, text=True) for n in range(options.processes)]
-    stale = sum(int(writer.communicate()[0]) for writer in writers)
+    said = [writer.communicate()[0] for writer in writers]
     seconds = time.perf_counter() - started
     if any(writer.returncode for writer in writers):
-        raise SystemExit(f"{location}: a writer failed")
+        raise SystemExit("a writer failed, see above")
+    stale = sum(map(int, said))
     wanted = {f"{n}/{k}" for n in range(options.processes) for k in range(options.commits)}
     with SkillBank.open(location) as bank:
         log = list(bank.log())

@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, nargs="+", default=list(AT_ONCE), help="concurrent episodes")
     parser.add_argument("--workers", type=int, default=FULL["workers"], help="processes")
     options = parser.parse_args()
-    suite = HouseholdSuite()
+    suite = HouseholdSuite(sizes={"train": options.episodes})
     tokenizer = HFTokenizer(resolve_model("nano"))
     result: dict[str, Any] = {"inline": {}, "workers": {}}
     for at_once in options.at_once:
@@ -66,7 +66,7 @@ def collected(
     collector = Collector(runner, tokenizer, rules, suite.instructions(), suite.max_steps, 4096)
     actor = ScriptedActor(tokenizer, expert_for(suite, 0), format=rules.format)
     tasks = suite.tasks("train")[:episodes]
-    collector.collect(actor, tasks[:8], step=1, concurrency=at_once)  # homes are made, workers are started
+    collector.collect(actor, tasks, step=1, concurrency=at_once)  # homes are made, workers are started
     started = time.perf_counter()
     played = collector.collect(actor, tasks, concurrency=at_once)
     seconds = time.perf_counter() - started

@@ -72,7 +72,7 @@ def main() -> None:
     full = len(rows) >= TEXTS and options.rollouts >= ROLLOUTS and not options.model_folder
     actor = Path(options.run).name or options.model_folder or "nano"
     name = "r_align_validity" + (f"_groups_of_{options.group_size}" if options.group_size else "")
-    name += f"_step_{options.run.rpartition('@')[2]}" if "@" in options.run else ""
+    name += f"_step_{Path(options.run).name.partition('@')[2] or 'latest'}" if options.run else ""
     record(name, {**analyse(rows, options.seed), "actor": actor, "seed": options.seed}, full=full)
 
 
@@ -107,6 +107,7 @@ def recipe_for(options: argparse.Namespace) -> Recipe:
     overrides += [f"--engine.model={options.model_folder}"] if options.model_folder else []
     if options.group_size:
         overrides += [f"--method.group-size={options.group_size}", "--method.references=0"]
+        overrides.append("--method.shared-references=false")
     recipe = load(Recipe, files=[file], overrides=overrides).config
     if recipe.method.name != "uniskill" or recipe.method.feedback != "align" or recipe.method.bank:
         raise SystemExit(f"{file}: give a run of UniSkill that R_align values and whose bank lies in its own folder")

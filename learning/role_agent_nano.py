@@ -6,7 +6,7 @@ of the longest episode). All play the same number of episodes. `difference`: suc
 averaged over seeds, with a paired bootstrap over tasks.
 
 Held out are new homes of the families that training shows, or other products of the kinds that it asks for ("seen"), and homes
-of other families, other kinds of products ("unseen").
+of other families, other kinds of products ("unseen": nano-webshop knows few of their ids and can hardly buy them).
 
     python learning/role_agent_nano.py                                        # 2 suites, 9 and 8 arms, 3 seeds: hours
     python learning/role_agent_nano.py --suites webshop --arms grpo gigpo role-agent --seeds 0

@@ -81,6 +81,12 @@ def test_a_known_word_is_one_token(household):
     assert len(tokenizer.encode("You arrive at countertop 1.")) == 6
 
 
+def test_the_vocabulary_is_bounded_and_a_model_that_goes_on_keeps_its_shape(tmp_path):
+    assert vocabulary(["a b", "b c", "b"], size=2) == ["b", " b"]
+    with pytest.raises(ValueError, match="hidden, vocabulary are those of the model"):
+        PretrainConfig(start_from=str(tmp_path), hidden=32, vocabulary=10)
+
+
 def test_pretraining_learns_and_repeats_itself(tmp_path):
     settings = PretrainConfig(
         hidden=32, layers=2, heads=2, mlp=64, steps=80, batch_tokens=800, positions=512, out=str(tmp_path / "a")
@@ -98,7 +104,7 @@ def test_pretraining_learns_and_repeats_itself(tmp_path):
     other = pretrain_run(again, report=lambda step, metrics: None)
     assert (out / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
     assert (out / "recipe.toml").is_file()
-    settings = settings.model_copy(update={"start_from": str(out), "out": str(tmp_path / "c"), "steps": 20, "decay": 0.5})
+    settings = PretrainConfig(start_from=str(out), out=str(tmp_path / "c"), steps=20, decay=0.5, batch_tokens=800)
     more: list[float] = []
     further = pretrain_run(
         recipe.model_copy(update={"pretrain": settings}), report=lambda step, metrics: more.append(metrics["loss"])

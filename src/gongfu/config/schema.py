@@ -203,6 +203,14 @@ class PretrainConfig(Section):
     out: str = "nano"
     """Folder that receives the weights."""
 
+    @model_validator(mode="after")
+    def _goes_on(self) -> PretrainConfig:
+        shape = ("hidden", "layers", "heads", "mlp", "positions", "rope_theta", "vocabulary")
+        changed = [key for key in shape if getattr(self, key) != type(self).model_fields[key].default]
+        if self.start_from and changed:
+            raise ValueError(f"{', '.join(changed)} are those of the model in pretrain.start_from: leave them out")
+        return self
+
 
 class Recipe(Section):
     """A whole experiment."""

@@ -81,7 +81,7 @@ def known_models(cache: Path | None = None) -> dict[str, KnownModel]:
             summary="a Llama of a million weights that shops in one generated WebShop only",
             license="Apache-2.0",
             folder=Path(str(resources.files("gongfu.engine"))) / "nano_webshop",
-            command="gongfu pretrain",
+            command="gongfu pretrain @recipes/nano/webshop.toml",
         ),
         KnownModel(
             name="smollm2",

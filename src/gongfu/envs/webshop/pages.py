@@ -27,8 +27,8 @@ __all__ = [
 ]
 
 Form = Literal["text", "text_rich", "brief"]
-"""text, text_rich: the two of the original. brief: for small models, without the instruction and the buttons and in lower case,
-as what is clicked."""
+"""text, text_rich: the two of the original. brief: for small models, without buttons, and after the first page without the
+instruction and in lower case, as what is clicked."""
 
 FORMS: tuple[Form, ...] = get_args(Form)
 
