@@ -39,7 +39,9 @@ learn: $(VENV)/.dev
 	$(BIN)/python learning/grpo_household_nano.py
 	$(BIN)/gongfu models fetch smollm2
 	$(BIN)/python learning/grpo_household_smollm2.py
-	$(BIN)/python learning/skill_sensitivity.py --models nano
+	test -e runs/uniskill-smollm2-cold/report/report.md || \
+	  $(BIN)/gongfu sft @recipes/uniskill-household-smollm2.toml --run.name uniskill-smollm2-cold
+	$(BIN)/python learning/skill_sensitivity.py
 	$(BIN)/python learning/r_align_validity.py
 	$(BIN)/python learning/uniskill_household_nano.py
 	$(BIN)/python learning/support_floor.py
