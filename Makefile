@@ -39,7 +39,7 @@ learn: $(VENV)/.dev
 	$(BIN)/python learning/grpo_household_nano.py
 	$(BIN)/gongfu models fetch smollm2
 	$(BIN)/python learning/grpo_household_smollm2.py
-	test -e runs/uniskill-smollm2-cold/report/report.md || \
+	ls runs/uniskill-smollm2-cold/checkpoints/step-* >/dev/null 2>&1 || \
 	  $(BIN)/gongfu sft @recipes/uniskill-household-smollm2.toml --run.name uniskill-smollm2-cold
 	$(BIN)/python learning/skill_sensitivity.py
 	$(BIN)/python learning/r_align_validity.py
