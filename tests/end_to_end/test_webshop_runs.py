@@ -35,7 +35,7 @@ def run(*arguments: str) -> str:
 
 def test_there_is_a_recipe_for_each_method_and_size():
     names = [f"{path.parent.name} {path.stem.removeprefix('webshop-qwen2.5-')}" for path in RECIPES]
-    assert names == ["gigpo 1.5b", "gigpo 7b", "grpo 1.5b", "grpo 7b", "uniskill 7b"]
+    assert names == ["gigpo 1.5b", "gigpo 7b", "grpo 1.5b", "grpo 7b", "role_agent 1.5b", "role_agent 7b", "uniskill 7b"]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
