@@ -52,7 +52,8 @@ ARMS: dict[str, tuple[str, list[str]]] = {
     "h20": ("role_agent", ["--method.prediction.horizon=0.2"]),
 }
 """Folder of the recipe, and what is changed."""
-SUITES = {"household": ["--run.steps=30", "--suite.max-steps=20"], "webshop": ["--run.steps=30"]}
+STEPS = 30
+SUITES: dict[str, list[str]] = {"household": ["--suite.max-steps=20"], "webshop": []}
 """Household: 20 turns, so that the paper's shares of the horizon are 1, 2 and 4 steps. A visit to the shop has 10 turns."""
 SAME = {"webshop": ["h10"]}
 """Arms that would be another one: a tenth of 10 turns is one step ahead, as is a twentieth."""
@@ -72,14 +73,15 @@ def main() -> None:
     parser.add_argument("--suites", nargs="+", default=list(SUITES), choices=list(SUITES))
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=0, help="0 = 30")
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--tasks", type=int, default=TASKS, help="held-out tasks of each split")
     parser.add_argument("--runs", type=Path, default=Path("runs/learn-role-agent-nano"))
     options = parser.parse_args()
-    whole = set(options.seeds) >= {0, 1, 2} and not options.steps and options.tasks >= TASKS
+    whole = set(options.seeds) >= {0, 1, 2} and options.steps >= STEPS and options.tasks >= TASKS
     full = whole and set(options.suites) == set(SUITES) and set(options.arms) == set(ARMS)
     suites = {suite: study(suite, options, full=full) for suite in options.suites}
-    record("learn_role_agent_nano", {"suites": suites, "tasks": options.tasks, "seeds": options.seeds}, full=full)
+    settings = {"tasks": options.tasks, "seeds": options.seeds, "steps": options.steps}
+    record("learn_role_agent_nano", {"suites": suites, **settings}, full=full)
 
 
 def study(suite: str, options: argparse.Namespace, *, full: bool) -> dict[str, Any]:
@@ -90,9 +92,9 @@ def study(suite: str, options: argparse.Namespace, *, full: bool) -> dict[str, A
     for seed in options.seeds:
         for arm in arms:
             name, changes = ARMS[arm]
-            steps = [f"--run.steps={options.steps}"] if options.steps else []
             where = [f"--run.seed={seed}", f"--run.name={arm}-{seed}", f"--run.folder={options.runs / suite}"]
-            recipe = recipe_of(f"{name}/{suite}-nano.toml", [*SUITES[suite], *changes, *steps, *where])
+            where.append(f"--run.steps={options.steps}")
+            recipe = recipe_of(f"{name}/{suite}-nano.toml", [*SUITES[suite], *changes, *where])
             runs[arm].append(trained(recipe))
             won[arm].append(held_out(runs[arm][-1], recipe, options.tasks))
             print(f"{suite}, {arm}, seed {seed}: {shares(won[arm][-1])}", flush=True)

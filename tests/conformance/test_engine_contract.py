@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gongfu.core.errors import EngineError
-from gongfu.engine.check import ROLES, RULES, check
+from gongfu.engine.check import RULES, check
+from gongfu.engine.contract import ROLES
 from gongfu.engine.local import LocalEngine
 from gongfu.engine.protocol import Capability
 from support import tiny_model

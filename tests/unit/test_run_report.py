@@ -218,7 +218,13 @@ def steered(step):
     """A step of Role-Agent: all tasks of one kind at first, later half of another kind, which failures chose."""
     late = step > 5
     drawn = {"tasks/pick": 0.5, "tasks/heat": 0.5} if late else {"tasks/pick": 1.0}
-    told = {"failures/mode/loop": 0.25, "failures/mode/lost": 0.75, "failures/agreement": 0.5, "failures/unreadable": 0.1}
+    told = {
+        "failures/mode/loop": 0.25,
+        "failures/mode/lost": 0.75,
+        "failures/mode/never": 0.0,
+        "failures/agreement": 0.5,
+        "failures/unreadable": 0.1,
+    }
     return {**drawn, **told, "tasks/from_failures": 0.5 * late, "prediction/similarity_success": 0.8}
 
 
@@ -237,9 +243,9 @@ def test_other_runs_have_no_picture_of_failures(folder):
 def test_the_picture_stacks_the_shares_of_what_was_drawn():
     figure = failures_of([{"step": step, "phase": "train", **steered(step)} for step in range(1, 11)])
     drawn, share, written, measured, *_ = figure.axes
-    assert [text.get_text() for text in drawn.get_legend().get_texts()] == ["pick", "heat"]  # not what failures chose
-    pick, heat = (band.get_paths()[0].get_extents() for band in drawn.collections)
-    assert (pick.y0, heat.y1) == (0.0, 1.0) and pick.y1 == 1.0 and heat.y0 == 0.5
+    assert [text.get_text() for text in drawn.get_legend().get_texts()] == ["heat", "pick"]  # not what failures chose
+    heat, pick = (band.get_paths()[0].get_extents() for band in drawn.collections)
+    assert (heat.y0, heat.y1, pick.y0, pick.y1) == (0.0, 0.5, 0.0, 1.0)
     assert list(share.lines[-1].get_ydata()) == [0.0] * 5 + [0.5] * 5
-    assert [text.get_text() for text in written.get_legend().get_texts()] == ["lost", "loop"]
+    assert [text.get_text() for text in written.get_legend().get_texts()] == ["loop", "lost"]  # not the one that never was
     assert [text.get_text() for text in measured.texts] == ["not recorded"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from gongfu.run.report_parts import (
@@ -43,10 +44,11 @@ def figure_of(train: Sequence[Record]) -> Figure:
     figure = new_figure((13, 12))
     grid = figure.add_gridspec(3, 2)
     drawn, steered, written, measured, foreseen, agreement = (figure.add_subplot(grid[k // 2, k % 2]) for k in range(6))
-    _shares(drawn, train, DRAWN, "Tasks drawn, by kind", without=STEERED)
+    _shares(drawn, train, DRAWN, "Tasks drawn, by kind", _colours(train, DRAWN))
     _lines(steered, train, "Tasks that failures chose", "share of the tasks drawn", ((STEERED, "", ORANGE),))
-    _shares(written, train, WRITTEN, "Why episodes failed, as the agent says")
-    _shares(measured, train, MEASURED, "Why episodes failed, as measured")
+    modes = _colours(train, WRITTEN, MEASURED)
+    _shares(written, train, WRITTEN, "Why episodes failed, as the agent says", modes)
+    _shares(measured, train, MEASURED, "Why episodes failed, as measured", modes)
     likeness = (("prediction/similarity_success", "successes", BLUE), ("prediction/similarity_failure", "failures", ORANGE))
     _lines(foreseen, train, "Foreseen observations", "likeness to what came", likeness)
     told = (("failures/agreement", "named as measured", BLUE), ("failures/unreadable", "unreadable", GREY))
@@ -58,28 +60,34 @@ def figure_of(train: Sequence[Record]) -> Figure:
     return figure
 
 
-def _shares(axes: Axes, train: Sequence[Record], prefix: str, title: str, *, without: str = "") -> None:
-    """Stacked shares, each a running mean over a tenth of the run."""
-    told = [r for r in train if any(k.startswith(prefix) and k != without for k in r)]
-    names = sorted({k for r in told for k in r if k.startswith(prefix) and k != without})
+def _shares(axes: Axes, train: Sequence[Record], prefix: str, title: str, colours: Mapping[str, str]) -> None:
+    """Stacked shares of what `colours` names, each a running mean over a tenth of the run; what never occurs is left out."""
+    told = [r for r in train if any(f"{prefix}{name}" in r for name in colours)]
+    width = window(train)
+    parts = [told[max(0, k + 1 - width) : k + 1] for k in range(len(told))]
+    smooth = {name: [sum(r.get(f"{prefix}{name}", 0.0) for r in part) / len(part) for part in parts] for name in colours}
+    shown = [name for name, values in smooth.items() if any(values)]
     axes.set_title(title)
     axes.set_ylabel("share")
-    if not names:
+    if not shown:
         empty(axes)
         return
-    width = window(train)
-    smooth = {
-        name: [
-            sum(r.get(name, 0.0) for r in part) / len(part)
-            for k in range(len(told))
-            if (part := told[max(0, k + 1 - width) : k + 1])
-        ]
-        for name in names
-    }
-    order = sorted(names, key=lambda name: (-sum(smooth[name]), name))
-    labels = [name.removeprefix(prefix).replace("_", " ") for name in order]
-    axes.stackplot([r["step"] for r in told], [smooth[n] for n in order], labels=labels, colors=_COLOURS, alpha=0.75, lw=0)
-    axes.legend(loc="upper left", fontsize=8, ncols=2)
+    axes.stackplot(
+        [r["step"] for r in told],
+        [smooth[name] for name in shown],
+        labels=[name.replace("_", " ") for name in shown],
+        colors=[colours[name] for name in shown],
+        alpha=0.75,
+        lw=0,
+    )
+    axes.legend(loc="upper left", fontsize=8, ncols=2, frameon=True, framealpha=0.85)
+
+
+def _colours(train: Sequence[Record], *prefixes: str) -> dict[str, str]:
+    """A colour for every name that follows one of the prefixes, the same in all panels; in alphabetical order."""
+    keys = {key for r in train for key in r if key != STEERED}
+    names = sorted({key.removeprefix(prefix) for prefix in prefixes for key in keys if key.startswith(prefix)})
+    return dict(zip(names, cycle(_COLOURS), strict=False))
 
 
 def _lines(axes: Axes, train: Sequence[Record], title: str, label: str, curves: Sequence[tuple[str, str, str]]) -> None:

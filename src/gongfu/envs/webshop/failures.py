@@ -38,8 +38,8 @@ class _Visit:
 
     queries: list[str]
     opened: list[Product]
-    offered: set[str]
-    """Lower-case ids of the products that were listed."""
+    offered: list[Product]
+    """What pages of results listed."""
     idle: int
     """Steps that changed nothing."""
     bought: Product | None
@@ -58,7 +58,7 @@ def diagnose(trajectory: Trajectory, env: WebShopEnv, goal: Goal, catalogue: Cat
         found = judge(product, catalogue.prices[product.asin], goal.options, goal)
         return found.type_factor == 1 and found.attributes == len(goal.attributes) and found.affordable
 
-    found = any(fits(catalogue.by_asin[asin.upper()]) for asin in visit.offered if asin.upper() in catalogue.by_asin)
+    found = any(map(fits, visit.offered))
     if visit.bought is not None:
         return _of_purchase(visit, visit.bought, goal, catalogue, found=found)
     return _of_browsing(visit, trajectory, fits, found=found)
@@ -66,7 +66,7 @@ def diagnose(trajectory: Trajectory, env: WebShopEnv, goal: Goal, catalogue: Cat
 
 def _visit(trajectory: Trajectory, env: WebShopEnv) -> _Visit:
     env.reset()
-    visit = _Visit([], [], set(), 0, None, ())
+    visit = _Visit([], [], [], 0, None, ())
     for turn in trajectory.turns:
         if not turn.validity.format:
             visit.idle += 1
@@ -81,7 +81,7 @@ def _visit(trajectory: Trajectory, env: WebShopEnv) -> _Visit:
         visit.idle += env.place == before
         if env.product is not None and env.product is not looked_at:
             visit.opened.append(env.product)
-        visit.offered |= env.listed
+        visit.offered += env.listed
     return visit
 
 
@@ -108,4 +108,4 @@ def _of_browsing(visit: _Visit, trajectory: Trajectory, fits: Callable[[Product]
         return "repeated_query"
     if not found:
         return "irrelevant_query"
-    return "excessive_browsing" if visit.opened and any(map(fits, visit.opened)) else "wrong_product_selection"
+    return "excessive_browsing" if any(map(fits, visit.opened)) else "wrong_product_selection"

@@ -130,10 +130,10 @@ class WebShopEnv:
         return (self._query, self._number, self._page, self._on_subpage, tuple(sorted(self._chosen.items())))
 
     @property
-    def listed(self) -> set[str]:
-        """Lower-case ids of the products on a page of results."""
-        on_results = self._product is None and self._query and not self._page.has_search_bar
-        return {product.asin.lower() for product in self._shown()} if on_results else set()
+    def listed(self) -> tuple[Product, ...]:
+        """The products on a page of results."""
+        on_results = self._product is None and not self._page.has_search_bar
+        return self._shown() if on_results else ()
 
     # ------------------------------------------------------------------ the pages
 
