@@ -6,7 +6,8 @@ task with the text, and as many with what was shown before. Nothing is trained a
 `rho` is Spearman's correlation of R_align and gain in success, one point a text (R_align averaged where several proposals say
 the same); `ci` its 95 % percentile bootstrap interval, drawing whole groups since the proposals of one share their references.
 `harmful_share`: how many of the texts with a positive R_align have a negative gain; `harmful_share_gate`: how many of those
-that the recipe's gate lets into the bank. Gains are noisy: a text without any effect counts as harmful almost half of the time
+that the recipe's gate lets into the bank. These are few, so that rounds go on after that, for such texts alone (--accepted):
+they count for `harmful_share_gate` and nothing else. Gains are noisy: a text without any effect counts as harmful almost half of the time
 (`gain_sd` is how much gains differ, `gain_noise` how much they would if no text had any effect).
 
     python learning/r_align_validity.py                             # nano as it ships: 120 texts, 64 episodes each
@@ -56,6 +57,7 @@ TEXTS, ROLLOUTS = 60, 32
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--proposals", type=int, default=120, help="distinct texts to measure; the last round is finished")
+    parser.add_argument("--accepted", type=int, default=0, help="texts to measure that the gate lets in, at least")
     parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help="episodes with a text, and as many without")
     parser.add_argument("--rounds", type=int, default=100, help="most rounds of groups that are played for them")
     parser.add_argument("--model-folder", default="", help="a model folder in place of the shipped nano")
@@ -69,7 +71,7 @@ def main() -> None:
     rows = measure(options)
     if len(rows) < 2:
         raise SystemExit(f"only {len(rows)} texts were proposed in {options.rounds} rounds: nothing can be correlated")
-    full = len(rows) >= TEXTS and options.rollouts >= ROLLOUTS and not options.model_folder
+    full = sum(row["sampled"] for row in rows) >= TEXTS and options.rollouts >= ROLLOUTS and not options.model_folder
     actor = Path(options.run).name or options.model_folder or "nano"
     name = "r_align_validity" + (f"_groups_of_{options.group_size}" if options.group_size else "")
     name += f"_step_{Path(options.run).name.partition('@')[2] or 'latest'}" if options.run else ""
@@ -88,13 +90,17 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         method = frozen(recipe, checkpoint, Path(folder))
         for k in range(options.rounds):
-            if sum(row["round"] in lines.complete for row in lines.rows) >= options.proposals:
+            done = [row for row in lines.rows if row["round"] in lines.complete]
+            enough = sum(row["sampled"] for row in done) >= options.proposals
+            if enough and sum(row["accepted"] for row in done) >= options.accepted:
                 break
             if k not in lines.complete:
-                for row in round_of(method, k, options.rollouts, {(r["round"], r["number"]) for r in lines.rows}):
-                    lines.add(row)
+                there = {(r["round"], r["number"]) for r in lines.rows}
+                for row in round_of(method, k, options.rollouts, there, accepted_only=enough):
+                    lines.add({**row, "sampled": not enough})
                 lines.add({"round": k, "complete": True})
-                print(f"round {k}: {len(lines.rows)} texts", file=sys.stderr, flush=True)
+                found = sum(row["accepted"] for row in lines.rows)
+                print(f"round {k}: {len(lines.rows)} texts, {found} pass the gate", file=sys.stderr, flush=True)
         method.library.bank.close()
         method.engine.close()
     return lines.rows
@@ -148,7 +154,9 @@ def frozen(recipe: Recipe, checkpoint: Checkpoint | None, folder: Path) -> UniSk
     return method
 
 
-def round_of(method: UniSkill, k: int, rollouts: int, there: set[tuple[int, int]]) -> Iterator[dict[str, Any]]:
+def round_of(
+    method: UniSkill, k: int, rollouts: int, there: set[tuple[int, int]], *, accepted_only: bool = False
+) -> Iterator[dict[str, Any]]:
     """The texts that are proposed in round k, but those measured already. The same round gives the same texts."""
     texts: dict[tuple[str, str, str], list[tuple[Judged, Decision]]] = defaultdict(list)
     for judged, decision in propose(method, k):
@@ -156,7 +164,8 @@ def round_of(method: UniSkill, k: int, rollouts: int, there: set[tuple[int, int]
             p = judged.proposal
             texts[p.task.id, p.target_text, p.parsed.text].append((judged, decision))
     for number, found in enumerate(texts.values()):
-        if (k, number) in there:
+        accepted = any(decision.accepted for _, decision in found)
+        if (k, number) in there or (accepted_only and not accepted):
             continue
         proposal = found[0][0].proposal
         ((new, old),) = method.trials.compare([proposal], rollouts, 1000 * k + number)
@@ -172,7 +181,8 @@ def round_of(method: UniSkill, k: int, rollouts: int, there: set[tuple[int, int]
             "r_align": fmean(v.r_align for v in values),
             "delta_plus": fmean(v.delta_plus for v in values),
             "delta_minus": fmean(v.delta_minus for v in values),
-            "accepted": any(decision.accepted for _, decision in found),
+            "sides": [[list(v.plus), list(v.minus)] for v in values],
+            "accepted": accepted,
             "reasons": sorted({decision.reason for _, decision in found}),
             "with": fmean(new),
             "without": fmean(old),
@@ -241,18 +251,19 @@ class Lines:
 
 
 def analyse(rows: Sequence[dict[str, Any]], seed: int) -> dict[str, Any]:
+    passed = np.array([row["with"] - row["without"] for row in rows if row["accepted"]])
+    rows = [row for row in rows if row["sampled"]]
     scores = np.array([row["r_align"] for row in rows])
     gains = np.array([row["with"] - row["without"] for row in rows])
-    accepted = np.array([row["accepted"] for row in rows])
     groups = [(row["round"], row["task"]) for row in rows]
     low, high = interval(scores, gains, groups, seed)
     result: dict[str, Any] = {"rho": rounded(spearman(scores, gains)), "ci": [rounded(low), rounded(high)], "n": len(rows)}
-    for name, chosen in (("harmful_share", scores > 0), ("harmful_share_gate", accepted)):
-        count, harmful = int(chosen.sum()), int((gains[chosen] < 0).sum())
+    for name, some in (("harmful_share", gains[scores > 0]), ("harmful_share_gate", passed)):
+        count, harmful = len(some), int((some < 0).sum())
         bounds = [rounded(bound) for bound in wilson(harmful, count)]
         result |= {name: rounded(harmful / count) if count else None, f"{name}_ci": bounds, f"{name}_n": count}
-    for name, chosen in (("positive", scores > 0), ("negative", scores < 0), ("accepted", accepted)):
-        result[f"gain_{name}"] = rounded(float(gains[chosen].mean())) if chosen.any() else None
+    for name, some in (("positive", gains[scores > 0]), ("negative", gains[scores < 0]), ("accepted", passed)):
+        result[f"gain_{name}"] = rounded(float(some.mean())) if len(some) else None
     noise = [sum(p * (1 - p) / n for p, n in zip((r["with"], r["without"]), r["episodes"], strict=True)) for r in rows]
     spread = {"gain_sd": rounded(float(gains.std())), "gain_noise": rounded(float(np.sqrt(np.mean(noise))))}
     return {**result, **spread, "harmful_share_all": rounded(float((gains < 0).mean())), "groups": len(set(groups))}
