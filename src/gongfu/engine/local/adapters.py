@@ -20,6 +20,17 @@ from gongfu.engine.protocol import LoraSpec, OptimParams
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterState:
+    """All that an adapter is, as full float32 tensors on the CPU: what a checkpoint holds, and what engines hand each other."""
+
+    weights: dict[str, Tensor]
+    """By the names of `Adapter.parameters`."""
+    moments: dict[str, Tensor]
+    """The optimiser's tensors as "<parameter>|<moment>"; empty before the first step."""
+    steps: int
+
+
 @dataclass
 class Adapter:
     """One LoRA adapter. `parameters` maps "<module>.lora_A" and "<module>.lora_B" to the float32 weights."""
@@ -44,6 +55,31 @@ class Adapter:
         self.published = {key: p.detach().clone() for key, p in self.parameters.items()}
         self.publication += 1
         self.changed = False
+
+    def state(self) -> AdapterState:
+        known = self.optimizer.state
+        weights = {key: p.detach().cpu().contiguous() for key, p in self.parameters.items()}
+        moments = {
+            f"{key}|{moment}": value.detach().cpu().contiguous()
+            for key, p in self.parameters.items()
+            if p in known
+            for moment, value in known[p].items()
+        }
+        return AdapterState(weights, moments, self.steps)
+
+    @torch.no_grad()
+    def restore(self, state: AdapterState) -> None:
+        """Take over a state, not yet published. Its weights must be those of this adapter's modules."""
+        self.optimizer.zero_grad()
+        self.optimizer.state.clear()
+        for key, p in self.parameters.items():
+            p.copy_(state.weights[key])
+        for key, value in state.moments.items():
+            name, moment = key.split("|")
+            p = self.parameters[name]
+            self.optimizer.state[p][moment] = value.clone() if moment == "step" else value.to(p.device, copy=True)
+        self.steps = state.steps
+        self.changed = True
 
 
 class Adapters:

@@ -11,11 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from gongfu.core.errors import CheckpointError, EngineError
-from gongfu.engine.local.adapters import Adapter, Adapters
+from gongfu.engine.local.adapters import Adapters, AdapterState
 from gongfu.engine.local.base import BaseModel
 from gongfu.engine.protocol import LoraSpec
 
@@ -39,12 +36,10 @@ def save(folder: Path, base: BaseModel, adapters: Adapters, version: int) -> Non
     draft.mkdir()
     manifest: dict[str, Any] = {"format": _FORMAT, "version": version, "base": fingerprint(base), "adapters": {}, "files": {}}
     for adapter in adapters:
-        save_file(
-            {key: p.detach().cpu().contiguous() for key, p in adapter.parameters.items()},
-            draft / f"{adapter.name}.weights.safetensors",
-        )
-        save_file(_moments(adapter), draft / f"{adapter.name}.optimizer.safetensors")
-        manifest["adapters"][adapter.name] = {"spec": asdict(adapter.spec), "steps": adapter.steps}
+        state = adapter.state()
+        save_file(state.weights, draft / f"{adapter.name}.weights.safetensors")
+        save_file(state.moments, draft / f"{adapter.name}.optimizer.safetensors")
+        manifest["adapters"][adapter.name] = {"spec": asdict(adapter.spec), "steps": state.steps}
     for path in sorted(draft.iterdir()):
         manifest["files"][path.name] = _sha256(path)
         _flush(path)
@@ -83,8 +78,8 @@ def load(folder: Path, base: BaseModel, adapters: Adapters, *, weights_only: boo
         weights, moments = states[name]
         if set(weights) != set(adapter.parameters):
             raise CheckpointError(f"{folder}: the weights of adapter {name!r} do not fit this model's modules")
-        _restore(adapter, weights, {} if weights_only else moments)
-        adapter.steps = 0 if weights_only else manifest["adapters"][name]["steps"]
+        steps = manifest["adapters"][name]["steps"]
+        adapter.restore(AdapterState(weights, {}, 0) if weights_only else AdapterState(weights, moments, steps))
         adapter.publish()
     return manifest["version"]
 
@@ -98,29 +93,6 @@ def fingerprint(base: BaseModel) -> str:
             sample = p.detach().flatten()[:64].float().cpu()
             digest.update(f"{name}{tuple(p.shape)}".encode() + struct.pack(f"{len(sample)}f", *sample.tolist()))
     return digest.hexdigest()
-
-
-def _moments(adapter: Adapter) -> dict[str, Tensor]:
-    """The optimiser's tensors as "<parameter>|<moment>"; empty before the first step."""
-    state = adapter.optimizer.state
-    return {
-        f"{key}|{moment}": value.detach().cpu().contiguous()
-        for key, p in adapter.parameters.items()
-        if p in state
-        for moment, value in state[p].items()
-    }
-
-
-@torch.no_grad()
-def _restore(adapter: Adapter, weights: dict[str, Tensor], moments: dict[str, Tensor]) -> None:
-    adapter.optimizer.zero_grad()
-    adapter.optimizer.state.clear()
-    for key, p in adapter.parameters.items():
-        p.copy_(weights[key])
-    for key, value in moments.items():
-        name, moment = key.split("|")
-        p = adapter.parameters[name]
-        adapter.optimizer.state[p][moment] = value.clone() if moment == "step" else value.to(p.device, copy=True)
 
 
 def _verified(folder: Path) -> dict[str, Any]:

@@ -14,12 +14,12 @@ from torch import Tensor
 from gongfu.core.errors import EngineError
 from gongfu.core.records import Row
 from gongfu.engine.local import checkpoint, llama
-from gongfu.engine.local.adapters import Adapters
+from gongfu.engine.local.adapters import Adapters, AdapterState
 from gongfu.engine.local.base import BaseModel, Dtype
 from gongfu.engine.local.cache import KVCache
 from gongfu.engine.local.forward import Forward, GeneralForward, cache_shapes
 from gongfu.engine.local.sampler import Sampler
-from gongfu.engine.local.scorer import Scorer
+from gongfu.engine.local.scorer import Scorer, check_rows
 from gongfu.engine.protocol import Capability, LoraSpec, LossFn, OptimParams, Sample, SampleRequest
 from gongfu.engine.tokenizer import HFTokenizer
 
@@ -155,6 +155,28 @@ class LocalEngine:
         version = checkpoint.load(self.store / ref, self._base, self._adapters, weights_only=weights_only)
         self.version = self.version if weights_only else version
         self._cache.clear()
+
+    def adapter_state(self, name: str) -> AdapterState:
+        """Weights in training and optimiser of an adapter. Raises EngineError for an unknown one."""
+        return self._adapters[name].state()
+
+    def set_adapter_state(self, name: str, state: AdapterState) -> None:
+        """Put another state in its place; the sampler has it after `sync`."""
+        self._adapters[name].restore(state)
+
+    def check_rows(self, rows: Sequence[Row]) -> None:
+        """Raises EngineError for a row that the model cannot score."""
+        check_rows(rows, self._base)
+
+    @property
+    def backbone(self) -> str:
+        """Name of the base's backbone inside the model ("model" for Llama)."""
+        return self._base.model.base_model_prefix
+
+    @property
+    def half(self) -> bool:
+        """Whether the base is in bfloat16."""
+        return self._base.dtype is torch.bfloat16
 
     def stats(self) -> dict[str, float]:
         """Cumulative counters of tokens.

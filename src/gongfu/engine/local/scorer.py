@@ -17,7 +17,7 @@ from gongfu.engine.local.adapters import Adapters
 from gongfu.engine.local.base import BaseModel
 from gongfu.engine.local.batching import micro_batches
 from gongfu.engine.local.packing import Pack, attention_cost, can_pack, hidden_states, lay_out, plan
-from gongfu.engine.local.trees import Branches, chain
+from gongfu.engine.local.trees import Branches, combine
 from gongfu.engine.protocol import LossFn
 
 _CHUNK_LOGITS = 1 << 24
@@ -40,7 +40,7 @@ class Scorer:
     @torch.no_grad()
     def logprobs(self, rows: Sequence[Row], adapter: str | None) -> list[Tensor]:
         """Float32 CPU tensors [targets] in the order of `rows`, at each row's temperature."""
-        self._check(rows)
+        check_rows(rows, self.base)
         self.adapters.activate(adapter)
         result: dict[int, Tensor] = {}
         branches = [Branches(row, _needed(row)) for row in rows]
@@ -53,7 +53,7 @@ class Scorer:
         """Accumulate the gradients of the summed losses of the micro-batches; returns summed metrics and "loss"."""
         if not rows:
             raise EngineError("forward_backward got no rows; skip the call when nothing is to be trained")
-        self._check(rows)
+        check_rows(rows, self.base)
         self.adapters.activate(adapter)
         totals: defaultdict[str, float] = defaultdict(float)
         branches = [Branches(row, _needed(row)) for row in rows]
@@ -110,7 +110,7 @@ class Scorer:
         self.stats[f"{purpose}_padded_tokens"] += layout.ids.numel() - used
         self.stats[f"{purpose}_shared_tokens"] += sum(pack.prefix * (len(pack.members) - 1) for pack in packs)
         values = logprobs_N.split([len(part.tokens) for part in scored])
-        return [_targets(rows[i], part, v) for i, part, v in zip(members, scored, values, strict=True)]
+        return [combine(rows[i], part, v) for i, part, v in zip(members, scored, values, strict=True)]
 
     def _target_logprobs(self, hidden_ND: Tensor, targets_N: Tensor, temperature_N: Tensor) -> Tensor:
         """Log-softmax over the vocabulary at the target positions only; chunks are recomputed in the backward pass."""
@@ -124,14 +124,16 @@ class Scorer:
         logits_NV = self.base.logits(hidden_ND) / temperature_N[:, None]
         return -F.cross_entropy(logits_NV, targets_N, reduction="none")
 
-    def _check(self, rows: Sequence[Row]) -> None:
-        for row in rows:
-            if len(row.tokens) > self.base.positions:
-                raise EngineError(f"row {row.id}: {len(row.tokens)} tokens, but the model has {self.base.positions} positions")
-            if not row.targets:
-                raise EngineError(f"row {row.id}: no token is to be scored (the mask is empty)")
-            if not 0 <= min(row.tokens) <= max(row.tokens) < self.base.vocab_size:
-                raise EngineError(f"row {row.id}: token ids outside the vocabulary of {self.base.vocab_size}")
+
+def check_rows(rows: Sequence[Row], base: BaseModel) -> None:
+    """Raises EngineError for a row that the model cannot score."""
+    for row in rows:
+        if len(row.tokens) > base.positions:
+            raise EngineError(f"row {row.id}: {len(row.tokens)} tokens, but the model has {base.positions} positions")
+        if not row.targets:
+            raise EngineError(f"row {row.id}: no token is to be scored (the mask is empty)")
+        if not 0 <= min(row.tokens) <= max(row.tokens) < base.vocab_size:
+            raise EngineError(f"row {row.id}: token ids outside the vocabulary of {base.vocab_size}")
 
 
 def _needed(row: Row) -> int:
@@ -143,17 +145,6 @@ def _heats(row: Row, branches: Branches) -> list[float]:
     """Temperature of every scored token; that of a choice divides the options' totals instead."""
     options = len(branches.owners)
     return [row.temperature] * (len(branches.tokens) - options) + [1.0] * options
-
-
-def _targets(row: Row, branches: Branches, logprobs_N: Tensor) -> Tensor:
-    """Log-probs [targets] of the row from those of all that was scored for it."""
-    if not row.choices:
-        return logprobs_N
-    plain = len(logprobs_N) - len(branches.owners)
-    owners = torch.tensor(branches.owners, device=logprobs_N.device)
-    totals = logprobs_N.new_zeros(branches.owners[-1] + 1).index_add(0, owners, logprobs_N[plain:])
-    given = torch.cat([logprobs_N[:plain], chain(row.choices, branches.responses, totals / row.temperature)])
-    return given[torch.tensor(branches.order, device=given.device).argsort()]
 
 
 def _members(packs: Sequence[Pack]) -> list[int]:

@@ -123,3 +123,14 @@ def chain(choices: Sequence[Choice], responses: Sequence[tuple[int, ...]], score
     mass = torch.where(alive.to(scores.device), held[:, None, :], _NOTHING).logsumexp(-1)
     steps = mass.diff(dim=1)
     return torch.cat([steps[n, : len(response)] for n, response in enumerate(responses)])
+
+
+def combine(row: Row, branches: Branches, logprobs_N: Tensor) -> Tensor:
+    """Log-probs [targets] of the row from those of all that `branches` lists [free tokens + tokens of the options]."""
+    if not row.choices:
+        return logprobs_N
+    plain = len(logprobs_N) - len(branches.owners)
+    owners = torch.tensor(branches.owners, device=logprobs_N.device)
+    totals = logprobs_N.new_zeros(branches.owners[-1] + 1).index_add(0, owners, logprobs_N[plain:])
+    given = torch.cat([logprobs_N[:plain], chain(row.choices, branches.responses, totals / row.temperature)])
+    return given[torch.tensor(branches.order, device=given.device).argsort()]

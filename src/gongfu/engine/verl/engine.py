@@ -1,0 +1,195 @@
+"""An engine that trains on verl's workers.
+
+The driver holds the base too: it samples with the adapter as last published, and reads and writes checkpoints. These are the
+local engine's own, so that a run can go on with another engine or another number of workers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from gongfu.core.errors import EngineError
+from gongfu.core.records import Row
+from gongfu.engine.linear import Plain
+from gongfu.engine.local.adapters import AdapterState
+from gongfu.engine.local.base import Dtype
+from gongfu.engine.local.engine import LocalEngine
+from gongfu.engine.protocol import Capability, LoraSpec, LossFn, OptimParams, Sample, SampleRequest
+from gongfu.engine.verl.group import Device, WorkerGroup
+
+
+class VerlEngine:
+    """Training on `workers` ranks (Ray, FSDP2), one LoRA adapter; see `gongfu.engine.protocol.Engine`.
+
+    `device`: cpu, or cuda with one GPU a worker. `ray_address`: a running Ray cluster; empty = one started here, on the loopback
+    interface. `timeout`: seconds that a call of the workers may take. A worker that dies or hangs is an EngineError, as is every
+    later call: a step is never applied twice or half, the run resumes from its last checkpoint.
+    """
+
+    capabilities = frozenset((Capability.TRAIN, Capability.CHOOSE, Capability.PREFIX_CACHE, Capability.BASE))
+
+    def __init__(
+        self,
+        model: Path,
+        *,
+        store: Path,
+        workers: int = 2,
+        device: Device = "cpu",
+        dtype: Dtype = "auto",
+        sampler_device: str = "cpu",
+        micro_batch_tokens: int = 4096,
+        cache_tokens: int = 131072,
+        threads: int | None = None,
+        timeout: float = 600.0,
+        ray_address: str = "",
+    ) -> None:
+        self.model, self.workers, self.device = Path(model), workers, device
+        self.micro_batch_tokens, self.timeout, self.ray_address = micro_batch_tokens, timeout, ray_address
+        self._driver = LocalEngine(
+            self.model, store=store, dtype=dtype, device=sampler_device, cache_tokens=cache_tokens, threads=threads
+        )
+        self.tokenizer = self._driver.tokenizer
+        self._adapter = ""
+        self._group: WorkerGroup | None = None
+        self._steps = 0
+        self._pending = False
+        """Gradients wait for a step."""
+
+    @property
+    def version(self) -> int:
+        return self._driver.version
+
+    def create_adapter(self, name: str, spec: LoraSpec) -> None:
+        """Starts the workers. Raises EngineError for a second adapter, or what the model cannot have."""
+        if self._adapter:
+            raise EngineError(f"the verl engine holds one adapter, and {self._adapter!r} is there already")
+        if spec.alpha != int(spec.alpha):
+            raise EngineError(f"verl takes a whole number for a LoRA's alpha, got {spec.alpha}")
+        self._driver.create_adapter(name, spec)
+        with tempfile.TemporaryDirectory() as folder:
+            self._export(Path(folder), spec, self._driver.adapter_state(name).weights)
+            self._group = WorkerGroup(
+                self.model,
+                Path(folder),
+                spec,
+                workers=self.workers,
+                device=self.device,
+                half=self._driver.half,
+                longest=self.micro_batch_tokens,
+                timeout=self.timeout,
+                address=self.ray_address,
+            )
+        self._adapter = name
+
+    async def sample(self, requests: Sequence[SampleRequest]) -> list[list[Sample] | EngineError]:
+        return await self._driver.sample(requests)
+
+    def logprobs(self, rows: Sequence[Row], *, adapter: str | None) -> list[Tensor]:
+        group = self._ready(rows, adapter)
+        plain = Plain(rows)
+        return plain.fold(group.score(plain.sequences, base=adapter is None)) if rows else []
+
+    def forward_backward(self, rows: Sequence[Row], loss: LossFn, *, adapter: str) -> dict[str, float]:
+        """Scores the rows, differentiates the loss here and sends dL/dlogprob back: one more forward pass than a native loss."""
+        if not rows:
+            raise EngineError("forward_backward got no rows; skip the call when nothing is to be trained")
+        group = self._ready(rows, adapter)
+        plain = Plain(rows)
+        coefficients, metrics = plain.gradients(loss, group.score(plain.sequences, base=False))
+        group.backward(plain.sequences, coefficients)
+        self._pending = True
+        return metrics
+
+    def optim_step(self, params: OptimParams, *, adapter: str) -> dict[str, float]:
+        group = self._ready([], adapter)
+        if not self._pending:
+            raise EngineError(f"adapter {adapter!r} has no gradient; call forward_backward before optim_step")
+        self._pending = False
+        norm = group.step(params)
+        if not math.isfinite(norm):
+            raise EngineError(
+                f"adapter {adapter!r}: the gradient norm is {norm} at step {self._steps}; gradients dropped, weights kept"
+            )
+        self._steps += 1
+        return {"grad_norm": norm}
+
+    def sync(self) -> int:
+        if self._group is not None:
+            self._fetch(optimizer=False)
+        return self._driver.sync()
+
+    def save(self, name: str) -> str:
+        if self._pending:
+            raise EngineError(f"adapter {self._adapter!r} holds gradients that no optim_step has used; save between steps")
+        if self._group is not None:
+            self._fetch(optimizer=True)
+        return self._driver.save(name)
+
+    def load(self, ref: str, *, weights_only: bool = False) -> None:
+        self._driver.load(ref, weights_only=weights_only)
+        if self._group is None:
+            return
+        state = self._driver.adapter_state(self._adapter)
+        self._group.set_adapter(
+            {self._remote(key): value for key, value in state.weights.items()},
+            {f"{self._remote(key.split('|')[0])}|{key.split('|')[1]}": value for key, value in state.moments.items()},
+        )
+        self._steps, self._pending = state.steps, False
+
+    def stats(self) -> dict[str, float]:
+        """Tokens that were sampled; see `LocalEngine.stats`."""
+        return self._driver.stats()
+
+    @property
+    def worker_pids(self) -> list[int]:
+        return self._group.pids if self._group else []
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+        self._driver.close()
+
+    def _ready(self, rows: Sequence[Row], adapter: str | None) -> WorkerGroup:
+        self._driver.check_rows(rows)
+        if adapter is not None:
+            self._driver.adapter_state(adapter)
+        if self._group is None:
+            raise EngineError("the verl engine starts its workers with their adapter: call create_adapter first")
+        return self._group
+
+    def _fetch(self, *, optimizer: bool) -> None:
+        """The workers' adapter into the driver's, which serves the published one still."""
+        assert self._group is not None
+        weights, moments = self._group.adapter(optimizer=optimizer)
+        local = {self._remote(key): key for key in self._driver.adapter_state(self._adapter).weights}
+        found = {f"{local[name]}|{moment}": v for (name, _, moment), v in ((k.partition("|"), v) for k, v in moments.items())}
+        state = AdapterState({local[name]: value for name, value in weights.items()}, found, self._steps)
+        self._driver.set_adapter_state(self._adapter, state)
+
+    def _export(self, folder: Path, spec: LoraSpec, weights: Mapping[str, Tensor]) -> None:
+        """The new adapter in PEFT's format, so that the workers start from the same numbers."""
+        from safetensors.torch import save_file
+
+        tensors = {self._remote(key).replace(".default", ""): value.clone() for key, value in weights.items()}
+        save_file(tensors, folder / "adapter_model.safetensors")
+        settings = {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "r": spec.rank,
+            "lora_alpha": spec.alpha,
+            "lora_dropout": 0.0,
+            "target_modules": list(spec.targets),
+            "base_model_name_or_path": str(self.model),
+            "inference_mode": False,
+        }
+        (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
+
+    def _remote(self, key: str) -> str:
+        """PEFT's name of a weight: "layers.0.mlp.up_proj.lora_A" -> "base_model.model.model.layers. ... .lora_A.default.weight"."""
+        return f"base_model.model.{self._driver.backbone}.{key}.default.weight"
