@@ -6,8 +6,8 @@ task with the text, and as many with what was shown before. Nothing is trained a
 `rho` is Spearman's correlation of R_align and gain in success, one point a text (R_align averaged where several proposals say
 the same); `ci` its 95 % percentile bootstrap interval, drawing whole groups since the proposals of one share their references.
 `harmful_share`: how many of the texts with a positive R_align have a negative gain; `harmful_share_gate`: how many of those
-that the recipe's gate lets into the bank. These are few, so that rounds go on after that, for such texts alone (--accepted):
-they count for `harmful_share_gate` and nothing else. Gains are noisy: a text without any effect counts as harmful almost half of the time
+that the recipe's gate lets into the bank. These are few, so that rounds go on for such texts alone (--accepted), which count
+for `harmful_share_gate` and nothing else. Gains are noisy: a text without any effect counts as harmful almost half of the time
 (`gain_sd` is how much gains differ, `gain_noise` how much they would if no text had any effect).
 
     python learning/r_align_validity.py                             # nano as it ships: 120 texts, 64 episodes each

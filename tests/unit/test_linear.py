@@ -39,11 +39,17 @@ def rows_of(engine):
     mask = [False] * 5 + [True] * len(first.tokens) + [False, True] + [False] * 5 + [True] * len(second.tokens)
     choices = (replace(first.drawn_from, start=5), replace(second.drawn_from, start=at))
     chosen = Row("chosen", tokens, tuple(mask), 0.8, choices=choices)
-    return [Row("gaps", tuple(ids[:6]), (False, True, True, False, True, True), 1.3), chosen, Row("one", tuple(ids[:2]), (False, True))]
+    return [
+        Row("gaps", tuple(ids[:6]), (False, True, True, False, True, True), 1.3),
+        chosen,
+        Row("one", tuple(ids[:2]), (False, True)),
+    ]
 
 
 def loss(rows, logprobs):
-    return sum(((lp + 1.0) ** 2).sum() * len(row.id) for row, lp in zip(rows, logprobs, strict=True)), {"rows": float(len(rows))}
+    return sum(((lp + 1.0) ** 2).sum() * len(row.id) for row, lp in zip(rows, logprobs, strict=True)), {
+        "rows": float(len(rows))
+    }
 
 
 def linear_step(engine, rows, loss):

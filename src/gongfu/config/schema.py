@@ -7,8 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from gongfu.config.chat import ChatConfig as ChatConfig
+from gongfu.config.engines import EngineConfigs
+from gongfu.config.engines import LocalEngineConfig as LocalEngineConfig
+from gongfu.config.engines import VerlEngineConfig as VerlEngineConfig
 from gongfu.config.methods import GRPOConfig as GRPOConfig
-from gongfu.config.methods import MethodConfig
+from gongfu.config.methods import MethodConfig, PPOConfig
 from gongfu.config.role_agent import RoleAgentConfig
 from gongfu.config.section import Positive, Section, Share
 from gongfu.config.suites import CustomSuiteConfig as CustomSuiteConfig
@@ -34,22 +37,6 @@ class RunConfig(Section):
     tensorboard: bool = False
     threads: int = Field(default=0, ge=0)
     """CPU threads of torch; 0 = all cores."""
-
-
-class LocalEngineConfig(Section):
-    name: Literal["local"] = "local"
-    model: str = "nano"
-    """"nano", "nano-webshop", "smollm2", a folder, or a hub id."""
-    device: str = "cpu"
-    """cpu, cuda, cuda:0, mps."""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Of the frozen base; adapters are always float32. auto = as the checkpoint is stored."""
-    micro_batch_tokens: Positive = 1024
-    score_batch_tokens: Positive = 4096
-    cache_tokens: Positive = 65536
-    """Attention cache of the sampler, in tokens over all rows."""
-    fast: bool = True
-    """Use the fused Llama-family forward for sampling where the model allows it."""
 
 
 class LoraConfig(Section):
@@ -216,7 +203,7 @@ class Recipe(Section):
     """A whole experiment."""
 
     run: RunConfig = RunConfig()
-    engine: LocalEngineConfig = LocalEngineConfig()
+    engine: EngineConfigs = LocalEngineConfig()
     lora: LoraConfig = LoraConfig()
     suite: SuiteConfig = HouseholdConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -242,6 +229,8 @@ class Recipe(Section):
                 'method.prediction.mode = "continue" goes on with a conversation whose messages must be bare observations: set '
                 'it to "ask", or rollout.context = "append" and list_actions = false'
             )
+        if self.engine.name != "local" and isinstance(self.method, PPOConfig):
+            raise ValueError(f'engine.name = "{self.engine.name}" holds one adapter, but ppo trains two; use "local"')
         if self.rollout.temperature == 0:
             raise ValueError("rollout.temperature 0 samples greedily: rollouts of a group would be equal and cannot be trained")
         return self

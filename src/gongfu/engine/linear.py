@@ -1,8 +1,8 @@
 """Any loss on a trainer that can only score tokens and take gradients with respect to their log-probs.
 
-A loss of our methods is a function of log-probs of given tokens. So a remote trainer scores the rows, the loss is differentiated
-here in these log-probs, and its linearisation goes back: Σ c_t log p_t with c_t = dL/dlog p_t has the same gradient in the
-weights. The price is one more forward pass than a loss that runs beside the model.
+A loss of our methods is a function of log-probs of given tokens. So a remote trainer scores the rows, the loss is
+differentiated here in these log-probs, and its linearisation goes back: Σ c_t log p_t with c_t = dL/dlog p_t has the same
+gradient in the weights. The price is one more forward pass than a loss that runs beside the model.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ class Plain:
         return [self._whole(row, logprobs[span]) for row, span in zip(self.rows, self._spans, strict=True)]
 
     def gradients(self, loss: LossFn, logprobs: Sequence[Tensor]) -> tuple[list[Tensor], dict[str, float]]:
-        """dL/dlogprob of every sequence's scored tokens, and the metrics with their "loss". Raises EngineError for a loss that is
-        no scalar, or depends on none of the log-probs."""
+        """dL/dlogprob of every sequence's scored tokens, and the metrics with their "loss".
+
+        Raises EngineError for a loss that is no scalar, or depends on none of the log-probs.
+        """
         leaves = [values.detach().float().requires_grad_() for values in logprobs]
         value, metrics = loss(self.rows, self.fold(leaves))
         if not value.requires_grad or value.ndim:

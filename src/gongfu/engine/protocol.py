@@ -109,9 +109,12 @@ class Tokenizer(Protocol):
 class Engine(Protocol):
     """Samples, scores and trains named adapters on one frozen base."""
 
-    capabilities: frozenset[Capability]
-    version: int
-    """Version of the weights that the sampler serves."""
+    @property
+    def capabilities(self) -> frozenset[Capability]: ...
+    @property
+    def version(self) -> int:
+        """Version of the weights that the sampler serves."""
+        ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...

@@ -8,8 +8,7 @@ from gongfu.config.methods import PPOConfig
 from gongfu.config.role_agent import RoleAgentConfig
 from gongfu.config.schema import Recipe
 from gongfu.config.uniskill import ProposerConfig, UniSkillConfig
-from gongfu.core.seeds import seed_for
-from gongfu.engine.protocol import Engine, LoraSpec, OptimParams, Tokenizer
+from gongfu.engine.protocol import Engine, OptimParams, Tokenizer
 from gongfu.envs.protocol import Suite
 from gongfu.envs.runner import EnvRunner, InlineRunner
 from gongfu.methods.base import Method, Schedule
@@ -18,13 +17,11 @@ from gongfu.rollout.actor import ModelActor
 from gongfu.rollout.collector import Collector
 from gongfu.rollout.context import TextRules
 from gongfu.rollout.tasks import TaskSampler
+from gongfu.run.build_engine import ACTOR as ACTOR
+from gongfu.run.build_engine import CRITIC
+from gongfu.run.build_engine import build_engine as build_engine
 from gongfu.run.build_suite import build_suite as build_suite
 from gongfu.run.build_suite import check_offers
-
-ACTOR = "actor"
-"""Name of the adapter that acts."""
-CRITIC = "critic"
-"""Name of PPO's adapter that values."""
 
 
 def build_runner(recipe: Recipe, suite: Suite) -> EnvRunner:
@@ -54,36 +51,6 @@ def build_collector(recipe: Recipe, suite: Suite, tokenizer: Tokenizer, runner: 
         max_steps=suite.max_steps,
         max_tokens=recipe.rollout.max_context,
     )
-
-
-def build_engine(recipe: Recipe, store: Path) -> Engine:
-    """The engine of a recipe with the actor's adapter; `store` receives what the engine saves."""
-    from gongfu.engine.runtime import prepare_cpu
-
-    prepare_cpu()
-    from gongfu.engine.local.engine import LocalEngine
-    from gongfu.engine.models import resolve_model
-
-    e = recipe.engine
-    engine = LocalEngine(
-        resolve_model(e.model),
-        store=store,
-        dtype=e.dtype,
-        device=e.device,
-        micro_batch_tokens=e.micro_batch_tokens,
-        score_batch_tokens=e.score_batch_tokens,
-        cache_tokens=e.cache_tokens,
-        fast=e.fast,
-        threads=recipe.run.threads or None,
-    )
-    for name in (ACTOR, *([CRITIC] if isinstance(recipe.method, PPOConfig) else [])):
-        engine.create_adapter(name, lora_spec(recipe, name))
-    return engine
-
-
-def lora_spec(recipe: Recipe, name: str = ACTOR) -> LoraSpec:
-    lora = recipe.lora
-    return LoraSpec(lora.rank, lora.alpha, tuple(lora.targets), seed=seed_for(recipe.run.seed, purpose=f"adapter {name}"))
 
 
 def build_actor(recipe: Recipe, engine: Engine, *, purpose: str, temperature: float, adapter: str | None = ACTOR) -> ModelActor:

@@ -104,7 +104,7 @@ def evaluate_runs(
         suite = build_suite(recipe.suite)
         chosen = split or recipe.eval.split
         todo = fixed_tasks(suite, chosen, tasks or recipe.eval.tasks)
-        engine = build_engine(recipe, Path())
+        engine = build_engine(recipe, Path(), sample_only=True)
         runner = build_runner(recipe, suite)
         try:
             if point.weights is not None:

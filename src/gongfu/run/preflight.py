@@ -11,6 +11,7 @@ from gongfu.config.suites import HouseholdConfig, SearchQAConfig
 from gongfu.config.uniskill import UniSkillConfig
 from gongfu.core.errors import ConfigError, MissingExtra
 from gongfu.engine.models import find_model
+from gongfu.run.build_engine import require_engine_extra
 from gongfu.run.build_suite import build_suite, check_offers
 from gongfu.run.evaluate import weights_of
 from gongfu.skills.dialects import check_location
@@ -19,6 +20,7 @@ from gongfu.skills.dialects import check_location
 def preflight(recipe: Recipe) -> list[str]:
     """Raises the first problem; returns lines that say what was found. Imports no torch."""
     require_train_extra()
+    require_engine_extra(recipe)
     if recipe.run.tensorboard and find_spec("tensorboardX") is None:
         raise MissingExtra("run.tensorboard = true", "tensorboard")
     if isinstance(recipe.suite, HouseholdConfig) and recipe.suite.engine == "official" and find_spec("alfworld") is None:

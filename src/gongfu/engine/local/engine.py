@@ -76,7 +76,7 @@ class LocalEngine:
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
-        model = Path(model)
+        self.model = model = Path(model)
         self.store = Path(store)
         self.tokenizer = HFTokenizer(model)
         self.version = 0

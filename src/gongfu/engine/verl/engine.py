@@ -18,7 +18,6 @@ from gongfu.core.errors import EngineError
 from gongfu.core.records import Row
 from gongfu.engine.linear import Plain
 from gongfu.engine.local.adapters import AdapterState
-from gongfu.engine.local.base import Dtype
 from gongfu.engine.local.engine import LocalEngine
 from gongfu.engine.protocol import Capability, LoraSpec, LossFn, OptimParams, Sample, SampleRequest
 from gongfu.engine.verl.group import Device, WorkerGroup
@@ -27,33 +26,30 @@ from gongfu.engine.verl.group import Device, WorkerGroup
 class VerlEngine:
     """Training on `workers` ranks (Ray, FSDP2), one LoRA adapter; see `gongfu.engine.protocol.Engine`.
 
-    `device`: cpu, or cuda with one GPU a worker. `ray_address`: a running Ray cluster; empty = one started here, on the loopback
-    interface. `timeout`: seconds that a call of the workers may take. A worker that dies or hangs is an EngineError, as is every
-    later call: a step is never applied twice or half, the run resumes from its last checkpoint.
+    `driver`: a new local engine, whose model the workers load too.
+    `device`: cpu, or cuda with one GPU a worker. `ray_address`: a running Ray cluster; empty = one started here, with CPUs on
+    the loopback interface. `timeout`: seconds that a call of the workers may take. A worker that dies or hangs is an EngineError,
+    as is every later call: a step is never applied twice or half, the run resumes from its last checkpoint.
     """
 
-    capabilities = frozenset((Capability.TRAIN, Capability.CHOOSE, Capability.PREFIX_CACHE, Capability.BASE))
+    capabilities: frozenset[Capability] = frozenset(
+        (Capability.TRAIN, Capability.CHOOSE, Capability.PREFIX_CACHE, Capability.BASE)
+    )
 
     def __init__(
         self,
-        model: Path,
+        driver: LocalEngine,
         *,
-        store: Path,
         workers: int = 2,
         device: Device = "cpu",
-        dtype: Dtype = "auto",
-        sampler_device: str = "cpu",
         micro_batch_tokens: int = 4096,
-        cache_tokens: int = 131072,
-        threads: int | None = None,
         timeout: float = 600.0,
         ray_address: str = "",
     ) -> None:
-        self.model, self.workers, self.device = Path(model), workers, device
+        self.workers = workers
+        self.device: Device = device
         self.micro_batch_tokens, self.timeout, self.ray_address = micro_batch_tokens, timeout, ray_address
-        self._driver = LocalEngine(
-            self.model, store=store, dtype=dtype, device=sampler_device, cache_tokens=cache_tokens, threads=threads
-        )
+        self._driver = driver
         self.tokenizer = self._driver.tokenizer
         self._adapter = ""
         self._group: WorkerGroup | None = None
@@ -65,6 +61,11 @@ class VerlEngine:
     def version(self) -> int:
         return self._driver.version
 
+    @property
+    def half(self) -> bool:
+        """Whether the base is computed in bfloat16."""
+        return self._driver.half
+
     def create_adapter(self, name: str, spec: LoraSpec) -> None:
         """Starts the workers. Raises EngineError for a second adapter, or what the model cannot have."""
         if self._adapter:
@@ -75,12 +76,12 @@ class VerlEngine:
         with tempfile.TemporaryDirectory() as folder:
             self._export(Path(folder), spec, self._driver.adapter_state(name).weights)
             self._group = WorkerGroup(
-                self.model,
+                self._driver.model,
                 Path(folder),
                 spec,
                 workers=self.workers,
                 device=self.device,
-                half=self._driver.half,
+                half=self.half,
                 longest=self.micro_batch_tokens,
                 timeout=self.timeout,
                 address=self.ray_address,
@@ -96,7 +97,7 @@ class VerlEngine:
         return plain.fold(group.score(plain.sequences, base=adapter is None)) if rows else []
 
     def forward_backward(self, rows: Sequence[Row], loss: LossFn, *, adapter: str) -> dict[str, float]:
-        """Scores the rows, differentiates the loss here and sends dL/dlogprob back: one more forward pass than a native loss."""
+        """Scores the rows, differentiates the loss here and sends dL/dlogprob back: one forward pass more than a native loss."""
         if not rows:
             raise EngineError("forward_backward got no rows; skip the call when nothing is to be trained")
         group = self._ready(rows, adapter)
@@ -185,11 +186,11 @@ class VerlEngine:
             "lora_alpha": spec.alpha,
             "lora_dropout": 0.0,
             "target_modules": list(spec.targets),
-            "base_model_name_or_path": str(self.model),
+            "base_model_name_or_path": str(self._driver.model),
             "inference_mode": False,
         }
         (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
     def _remote(self, key: str) -> str:
-        """PEFT's name of a weight: "layers.0.mlp.up_proj.lora_A" -> "base_model.model.model.layers. ... .lora_A.default.weight"."""
+        """PEFT's name of a weight: "layers.0.up_proj.lora_A" -> "base_model.model.model.layers. ... .lora_A.default.weight"."""
         return f"base_model.model.{self._driver.backbone}.{key}.default.weight"

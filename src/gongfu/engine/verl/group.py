@@ -40,7 +40,7 @@ class WorkerGroup:
     ) -> None:
         _environment(device)
         try:
-            import ray
+            import ray  # pyright: ignore[reportMissingImports]
             from verl.single_controller.ray import (  # pyright: ignore[reportMissingImports]
                 RayClassWithInitArgs,
                 RayResourcePool,

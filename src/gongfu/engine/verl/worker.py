@@ -1,4 +1,4 @@
-"""What runs in every training process: verl's Tinker-style worker, with rows in and log-probs out, and its adapter's whole state."""
+"""What runs in every training process: verl's Tinker-style worker; rows in, log-probs out, and its adapter's whole state."""
 
 from __future__ import annotations
 

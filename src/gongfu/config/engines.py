@@ -1,0 +1,52 @@
+"""Settings of the engines: what samples, scores and trains."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gongfu.config.section import Positive, Section
+
+
+class EngineConfig(Section):
+    """What every engine has."""
+
+    model: str = "nano"
+    """"nano", "nano-webshop", "smollm2", a folder, or a hub id."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the frozen base; adapters are always float32. auto = as the checkpoint is stored."""
+    micro_batch_tokens: Positive = 1024
+    """Tokens of one forward and backward pass."""
+    score_batch_tokens: Positive = 4096
+    """Tokens of one forward pass without gradients (the local engine; sampling everywhere)."""
+    cache_tokens: Positive = 65536
+    """Attention cache of the sampler, in tokens over all rows."""
+    fast: bool = True
+    """Use the fused Llama-family forward for sampling where the model allows it."""
+
+
+class LocalEngineConfig(EngineConfig):
+    name: Literal["local"] = "local"
+    device: str = "cpu"
+    """cpu, cuda, cuda:0, mps."""
+
+
+class VerlEngineConfig(EngineConfig):
+    """Training on verl's workers (Ray, FSDP2), with one adapter; see docs/scale.md."""
+
+    name: Literal["verl"] = "verl"
+    device: Literal["cpu", "cuda"] = "cuda"
+    """Of the workers; cuda gives each its GPU."""
+    workers: Positive = 2
+    sampler_device: str = "cpu"
+    """Where the driver keeps its copy of the base, which samples."""
+    timeout: float = Field(default=1800.0, gt=0)
+    """Seconds that one call of the workers may take; then they count as dead and the run stops."""
+    ray_address: str = ""
+    """A running Ray cluster ("auto", "ray://..."); empty = one is started on this machine."""
+    check: bool = True
+    """Before the run, compare a new engine with the local one over a few steps (see `gongfu.engine.check`)."""
+
+
+EngineConfigs = Annotated[LocalEngineConfig | VerlEngineConfig, Field(discriminator="name")]
