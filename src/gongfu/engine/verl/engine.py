@@ -28,8 +28,8 @@ class VerlEngine:
 
     `driver`: a new local engine, whose model the workers load too.
     `device`: cpu, or cuda with one GPU a worker. `ray_address`: a running Ray cluster; empty = one started here, with CPUs on
-    the loopback interface. `timeout`: seconds that a call of the workers may take. A worker that dies or hangs is an EngineError,
-    as is every later call: a step is never applied twice or half, the run resumes from its last checkpoint.
+    the loopback interface. `timeout`: seconds that a call of the workers may take. A worker that dies or hangs is an
+    EngineError, as is every later call: a step is never applied twice or half, the run resumes from its last checkpoint.
     """
 
     capabilities: frozenset[Capability] = frozenset(
@@ -97,7 +97,7 @@ class VerlEngine:
         return plain.fold(group.score(plain.sequences, base=adapter is None)) if rows else []
 
     def forward_backward(self, rows: Sequence[Row], loss: LossFn, *, adapter: str) -> dict[str, float]:
-        """Scores the rows, differentiates the loss here and sends dL/dlogprob back: one forward pass more than a native loss."""
+        """Scores the rows, differentiates the loss here and sends dL/dlogprob back: a forward pass more than natively."""
         if not rows:
             raise EngineError("forward_backward got no rows; skip the call when nothing is to be trained")
         group = self._ready(rows, adapter)

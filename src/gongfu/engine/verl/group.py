@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +19,11 @@ from gongfu.core.records import Row
 from gongfu.engine.protocol import LoraSpec, OptimParams
 
 Device = Literal["cpu", "cuda"]
+
+_START_S = 600.0
+"""Seconds that the workers have at least to start and load the model."""
+_ROOM_S = 10.0
+"""Seconds to wait for CPUs or GPUs that another group has just given back."""
 
 
 class WorkerGroup:
@@ -48,10 +56,16 @@ class WorkerGroup:
             )
         except ImportError as e:
             raise MissingExtra(f"the verl engine ({e})", "verl") from e
+        if device == "cpu":
+            import gongfu.engine.verl.cpu_platform  # noqa: F401  # if verl was imported before the environment named it
         from gongfu.engine.verl.worker import Worker
 
         self._ray, self._timeout, self._longest, self._size = ray, timeout, longest, workers
         self._broken = ""
+        self._elsewhere, self._closed = bool(address), False
+        self._group: Any = None
+        self.pids: list[int] = []
+        """Process ids of the workers."""
         self._started = not ray.is_initialized()
         if self._started:
             _start(ray, address, workers, device)
@@ -59,9 +73,10 @@ class WorkerGroup:
         self._pool = RayResourcePool(process_on_nodes=[workers], use_gpu=gpu, max_colocate_count=1)
         config = _training_config(model, adapter, spec, half=half, longest=longest)
         try:
-            arguments = RayClassWithInitArgs(ray.remote(Worker), config=config, timeout=int(timeout))
+            self._expect_room(gpu)
+            arguments = RayClassWithInitArgs(ray.remote(Worker), config=config, timeout=int(timeout + _START_S))
             self._group = RayWorkerGroup(self._pool, arguments, use_gpu=gpu, device_name=device)
-            self._call("begin")
+            self.pids = self._call("begin", timeout=max(timeout, _START_S))
         except Exception as e:
             self.close()
             raise EngineError(f"the verl engine could not start {workers} workers on {device}: {e}") from e
@@ -99,24 +114,34 @@ class WorkerGroup:
     def set_adapter(self, weights: Mapping[str, Tensor], moments: Mapping[str, Tensor]) -> None:
         self._call("set_adapter", self._ray.put(dict(weights)), self._ray.put(dict(moments)))
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the workers."""
-        return self._ray.get([w.__ray_call__.remote(lambda _: os.getpid()) for w in self._group.workers], timeout=self._timeout)
-
     def close(self) -> None:
         """End the workers, and Ray where this group started it."""
-        group = getattr(self, "_group", None)
-        for worker in group.workers if group else ():
+        if self._closed:
+            return
+        self._closed = True
+        for worker in self._group.workers if self._group else ():
             self._ray.kill(worker)
+        for pid in self.pids if self._started and not self._elsewhere else ():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)  # one that hangs does not hear Ray
         for placed in self._pool.pgs or ():
             self._ray.util.remove_placement_group(placed)
         if self._started:
             self._ray.shutdown()
         self._broken = self._broken or "the engine was closed"
 
-    def _call(self, method: str, *arguments: Any) -> list[Any]:
+    def _expect_room(self, gpu: bool) -> None:
+        """Where the cluster lacks something Ray would wait for it without an end."""
+        what = "GPU" if gpu else "CPU"
+        deadline = time.monotonic() + _ROOM_S  # Ray takes a moment to see what was given back
+        while (free := self._ray.available_resources().get(what, 0)) < self._size:
+            if time.monotonic() > deadline:
+                raise EngineError(f"Ray has {free:.0f} free {what}s; set engine.workers to that, or free some")
+            time.sleep(0.2)
+
+    def _call(self, method: str, *arguments: Any, timeout: float = 0.0) -> list[Any]:
         """Every rank's answer. A list is dealt out to the ranks, anything else goes to all."""
+        timeout = timeout or self._timeout
         if self._broken:
             raise EngineError(f"the verl engine cannot go on: {self._broken}; resume the run from its last checkpoint")
         calls = []
@@ -124,9 +149,9 @@ class WorkerGroup:
             own = [a[rank] if isinstance(a, list) else a for a in arguments]
             calls.append(getattr(worker, method).remote(*own))
         try:
-            return self._ray.get(calls, timeout=self._timeout)
+            return self._ray.get(calls, timeout=timeout)
         except self._ray.exceptions.GetTimeoutError:
-            self._broken = f"its workers did not answer within {self._timeout:.0f} s in {method}"
+            self._broken = f"its workers did not answer within {timeout:.0f} s in {method}"
         except self._ray.exceptions.RayActorError as e:
             self._broken = f"a worker died in {method} ({str(e).splitlines()[0]})"
         except self._ray.exceptions.RayTaskError as e:
@@ -155,6 +180,7 @@ def _environment(device: Device) -> None:
         wanted |= {
             "VERL_PLATFORM": "cpu",
             "VERL_USE_EXTERNAL_MODULES": "gongfu.engine.verl.cpu_platform",
+            "RAY_worker_niceness": "0",  # Ray's 15 would give the workers nothing beside any other job
             "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux too: all of Ray's ports on the loopback interface
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",

@@ -39,11 +39,12 @@ class Worker(TinkerTrainingWorker):
         initialize_global_process_group_ray(timeout, backend=backend)
         super().__init__(config)
 
-    def begin(self) -> None:
-        """Load the model."""
+    def begin(self) -> int:
+        """Load the model; returns the process id."""
         self.reset()
         self.set_loss_fn(linear_loss)
         self.optimizer_zero_grad()
+        return os.getpid()
 
     def score(self, rows: Sequence[PlainRow], longest: int, base: bool) -> list[Tensor]:
         """Log-probs of each row's scored tokens. `longest`: tokens of a micro-batch; `base`: without the adapter."""
