@@ -160,6 +160,21 @@ def test_one_session_under_two_adapters_never_shares_its_cache(engines):
         assert sample.logprobs == pytest.approx(rescore(engine, request, sample), abs=BOUND)
 
 
+def test_requests_of_one_session_in_one_call_begin_with_a_copy_of_what_they_share_with_it(engines):
+    """Answers from many places of a conversation: each prompt is an earlier one's beginning, and a little more."""
+    one, two = engines
+    told = prompt(0, 90)
+    ask(one, [SampleRequest(told, "actor", seed=0, max_tokens=3, session="s")])
+    requests = [SampleRequest((*told[:n], 7, 8), "actor", seed=n, max_tokens=6, session="s") for n in (80, 60, 40, 20)]
+    before = one.stats()
+    answers = ask(one, requests)
+    assert one.stats()["reused_tokens"] - before["reused_tokens"] == 80 + 60 + 40 + 20
+    assert one.stats()["sample_processed_tokens"] - before["sample_processed_tokens"] < 4 * (2 + 6) + 1
+    alone = [ask(two, [SampleRequest(r.prompt, "actor", seed=r.seed, max_tokens=6)])[0] for r in requests]
+    for (found,), (wanted,) in zip(answers, alone, strict=True):
+        assert found.tokens == wanted.tokens and found.logprobs == pytest.approx(wanted.logprobs, abs=BOUND)
+
+
 def test_the_same_session_twice_in_one_call(engines):
     requests = [SampleRequest(prompt(k, 20), None, seed=k, max_tokens=5, session="twice") for k in (0, 1, 0)]
     for request, (sample,) in zip(requests, ask(engines[0], requests), strict=True):

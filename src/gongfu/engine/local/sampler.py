@@ -155,24 +155,36 @@ class Sampler:
                 self.cache.release(path.slot)
 
     def _seat(self, paths: Sequence[Path]) -> None:
-        """A slot for every path: that of its session, or a new one. A session asked twice goes on with the first."""
-        held: list[Slot] = []
+        """A slot for every path: that of its session, or a new one. Of a session asked several times the first path goes on with
+        its slot, and the others begin with a copy of what they share with it."""
+        sessions = {owner: self.cache.find(owner) for owner in dict.fromkeys(path.owner for path in paths) if owner is not None}
+        shared: dict[Path, int] = {}
+        kept: dict[Slot, int] = {}
+        for path in paths:
+            if path.owner is not None and (slot := sessions[path.owner]) is not None:
+                shared[path] = common_prefix(slot.tokens, path.request.prompt)
+                kept[slot] = max(kept.get(slot, 0), shared[path])
+        for slot, length in kept.items():
+            del slot.tokens[length:]  # what no prompt shares is lost, and need not fit
         new: list[tuple[Path, Hashable | None]] = []
         seen: set[Hashable] = set()
         for path in paths:
             owner = None if path.owner in seen else path.owner
             seen.add(path.owner)
-            slot = None if owner is None else self.cache.find(owner)
+            slot = None if owner is None else sessions[owner]
             if slot is None:
                 new.append((path, owner))
             else:
-                # What the prompt does not share is lost, and need not fit.
-                del slot.tokens[common_prefix(slot.tokens, path.request.prompt) :]
                 path.slot = slot
-                held.append(slot)
-        slots = self.cache.reserve(held, [owner for _, owner in new], max(path.room for path in paths))
+        slots = self.cache.reserve(list(kept), [owner for _, owner in new], max(path.room for path in paths))
         for (path, _), slot in zip(new, slots, strict=True):
             path.slot = slot
+            if path in shared:
+                source = sessions[path.owner]
+                assert source is not None
+                self.cache.fork(source, slot, path.request.prompt[: shared[path]])
+        for path, known in shared.items():
+            del path.slot.tokens[known:]
 
     def prefill(self, paths: Sequence[Path], adapter: str | None) -> Tensor:
         """Bring every slot to hold its prompt; returns the hidden state that predicts the next token [paths, D]."""

@@ -67,8 +67,9 @@ class WorldInAgent:
         self.cut = self.unanswered = 0
         speak = self._ask if self.settings.mode == "ask" else self._go_on
         # Last turns first: the prompt of each earlier turn begins what its episode's attention cache holds already.
-        for number in reversed(range(max((len(t.turns) for t in trajectories), default=0))):
-            speak([one for one in asked if one.number == number], step)
+        asked.sort(key=lambda one: -one.number)
+        speak(asked, step)
+        asked.sort(key=lambda one: one.number)
         found: dict[str, list[Sequence[str]]] = {t.id: [] for t in trajectories}
         for one in asked:
             found[one.trajectory.id].append(tuple(one.texts))
