@@ -49,8 +49,9 @@ learn: $(VENV)/.dev
 	ls runs/uniskill-smollm2-cold/checkpoints/step-* >/dev/null 2>&1 || \
 	  $(BIN)/gongfu sft @recipes/uniskill-household-smollm2.toml --run.name uniskill-smollm2-cold
 	$(BIN)/python learning/skill_sensitivity.py
-	$(BIN)/python learning/r_align_validity.py
 	$(BIN)/python learning/uniskill_household_nano.py
+	$(BIN)/python learning/r_align_validity.py --run runs/learn-uniskill-nano/plus-0@30
+	$(BIN)/python learning/r_align_validity.py --out runs/r-align-validity-start
 	$(BIN)/python learning/support_floor.py
 	$(BIN)/python learning/role_agent_nano.py
 	$(BIN)/python learning/prediction_validity.py

@@ -5,17 +5,19 @@ task with the text, and as many with what was shown before. Nothing is trained a
 
 `rho` is Spearman's correlation of R_align and gain in success, one point a text (R_align averaged where several proposals say
 the same); `ci` its 95 % percentile bootstrap interval, drawing whole groups since the proposals of one share their references.
-`harmful_share`: how many of the texts with a positive R_align have a negative gain; `harmful_share_gate`: how many of those
-that the recipe's gate lets into the bank. These are few, so that rounds go on for such texts alone (--accepted), which count
-for `harmful_share_gate` and nothing else. Gains are noisy: a text without any effect counts as harmful almost half of the time
-(`gain_sd` is how much gains differ, `gain_noise` how much they would if no text had any effect).
+`harmful_share`: how many of the texts that the recipe's gate lets into the bank have a negative gain; `harmful_share_positive`:
+how many of all with a positive R_align. Those behind the gate are few, so that rounds go on for such texts alone (--accepted),
+which count for `harmful_share` and nothing else. Gains are noisy: a text without any effect counts as harmful almost half of
+the time (`gain_sd` is how much gains differ, `gain_noise` how much they would if no text had any effect). `gates`: what other
+gates would have let in.
 
-    python learning/r_align_validity.py                             # nano as it ships: 120 texts, 64 episodes each
-    python learning/r_align_validity.py --run runs/uniskill-household-nano@40      # policy and bank of a checkpoint
-    python learning/r_align_validity.py --group-size 32 --out runs/r-align-validity-32      # with more references
-    python learning/r_align_validity.py --proposals 2 --rollouts 2 --out /tmp/try
+    python learning/r_align_validity.py --run runs/learn-uniskill-nano/plus-0@30      # policy and bank of a checkpoint
+    python learning/r_align_validity.py --out runs/r-align-validity-start             # nano as it ships, an empty bank
+    python learning/r_align_validity.py --group-size 32 --out runs/r-align-validity-32      # that with more references
+    python learning/r_align_validity.py --proposals 2 --accepted 0 --rollouts 2 --out /tmp/try
 
-A result needs at least 60 texts with 32 + 32 episodes. What was measured lies in the folder --out: a run that was killed goes
+The paper measures during training, and so does the result `r_align_validity`; that of nano as it ships ends in `_start`. A
+result needs at least 60 texts with 32 + 32 episodes. What was measured lies in the folder --out: a run that was killed goes
 on from there.
 """
 
@@ -35,6 +37,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from _gates import gates
 from _study import ROOT, record
 from numpy.typing import ArrayLike, NDArray
 
@@ -56,10 +59,10 @@ TEXTS, ROLLOUTS = 60, 32
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--proposals", type=int, default=120, help="distinct texts to measure; the last round is finished")
-    parser.add_argument("--accepted", type=int, default=0, help="texts to measure that the gate lets in, at least")
+    parser.add_argument("--proposals", type=int, default=64, help="distinct texts to measure; the last round is finished")
+    parser.add_argument("--accepted", type=int, default=40, help="texts to measure that the gate lets in, at least")
     parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help="episodes with a text, and as many without")
-    parser.add_argument("--rounds", type=int, default=100, help="most rounds of groups that are played for them")
+    parser.add_argument("--rounds", type=int, default=300, help="most rounds of groups that are played for them")
     parser.add_argument("--model-folder", default="", help="a model folder in place of the shipped nano")
     parser.add_argument("--run", default="", help="a UniSkill run, run@step or run@best: its policy and its bank")
     parser.add_argument(
@@ -74,7 +77,7 @@ def main() -> None:
     full = sum(row["sampled"] for row in rows) >= TEXTS and options.rollouts >= ROLLOUTS and not options.model_folder
     actor = Path(options.run).name or options.model_folder or "nano"
     name = "r_align_validity" + (f"_groups_of_{options.group_size}" if options.group_size else "")
-    name += f"_step_{Path(options.run).name.partition('@')[2] or 'latest'}" if options.run else ""
+    name += "" if options.run else "_start"
     record(name, {**analyse(rows, options.seed), "actor": actor, "seed": options.seed}, full=full)
 
 
@@ -258,7 +261,7 @@ def analyse(rows: Sequence[dict[str, Any]], seed: int) -> dict[str, Any]:
     groups = [(row["round"], row["task"]) for row in rows]
     low, high = interval(scores, gains, groups, seed)
     result: dict[str, Any] = {"rho": rounded(spearman(scores, gains)), "ci": [rounded(low), rounded(high)], "n": len(rows)}
-    for name, some in (("harmful_share", gains[scores > 0]), ("harmful_share_gate", passed)):
+    for name, some in (("harmful_share", passed), ("harmful_share_positive", gains[scores > 0])):
         count, harmful = len(some), int((some < 0).sum())
         bounds = [rounded(bound) for bound in wilson(harmful, count)]
         result |= {name: rounded(harmful / count) if count else None, f"{name}_ci": bounds, f"{name}_n": count}
@@ -266,7 +269,8 @@ def analyse(rows: Sequence[dict[str, Any]], seed: int) -> dict[str, Any]:
         result[f"gain_{name}"] = rounded(float(some.mean())) if len(some) else None
     noise = [sum(p * (1 - p) / n for p, n in zip((r["with"], r["without"]), r["episodes"], strict=True)) for r in rows]
     spread = {"gain_sd": rounded(float(gains.std())), "gain_noise": rounded(float(np.sqrt(np.mean(noise))))}
-    return {**result, **spread, "harmful_share_all": rounded(float((gains < 0).mean())), "groups": len(set(groups))}
+    result |= {**spread, "harmful_share_of_all": rounded(float((gains < 0).mean())), "groups": len(set(groups))}
+    return {**result, "gates": gates(rows)}
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
