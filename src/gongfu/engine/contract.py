@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gongfu.core.errors import EngineError
 from gongfu.core.records import Row
@@ -39,11 +39,16 @@ RULES = {
 """What is checked, by the name of the finding."""
 
 ROLES = ("check-agent", "check-writer")
-_SPEC = LoraSpec(rank=4, alpha=8.0)
-_STEP = OptimParams(lr=0.01)
+_SPEC = LoraSpec(rank=4, alpha=32.0)
+_STEP = OptimParams(lr=1e-3)
 _SENTENCE = (
     "You open the drawer 3 and see a red apple, 2 mugs and nothing else. Then: go to the shelf! click[buy now] Yes / no?"
 )
+
+
+@runtime_checkable
+class _Restorable(Protocol):
+    def set_adapter_state(self, name: str, state: Any) -> None: ...
 
 
 @dataclass
@@ -113,13 +118,17 @@ class Contract:
     def _compare(self, rows: Sequence[Row], steps: int) -> None:
         """Two roles take turns within a step; their rows are of many lengths, with gaps."""
         batches = [self.rows(7, f"batch {k}") for k in range(3)]
+        start = getattr(self.engine, "adapter_state", None)
+        if start and isinstance(self.reference, _Restorable):  # an engine may draw its own first weights
+            for role in dict.fromkeys(self.roles):
+                self.reference.set_adapter_state(role, start(role))
         norms: list[list[float]] = [[] for _ in self.engines]
         for k in range(steps):
             for number, engine in enumerate(self.engines):
                 for place, role in enumerate(self.roles):
                     engine.forward_backward(batches[(k + place) % 3], _linear if place == 0 else _squared, adapter=role)
                 for role in dict.fromkeys(self.roles):
-                    norms[number].append(engine.optim_step(_STEP, adapter=role)["grad_norm"])
+                    norms[number].append(engine.optim_step(self.step, adapter=role)["grad_norm"])
         for engine in self.engines:
             engine.sync()
         if self.reference is None:
@@ -172,7 +181,8 @@ class Contract:
 
     def _sampler(self, role: str) -> None:
         self.engine.sync()
-        requests = [self.request(k, role, temperature=1.0 if k % 2 else 0.7) for k in range(4)]
+        warm = 0.7 if Capability.TEMPERATURE in self.engine.capabilities else 1.0
+        requests = [self.request(k, role, temperature=1.0 if k % 2 else warm) for k in range(4)]
         samples = self.sample(requests)
         for request, sample in zip(requests, samples, strict=True):
             (scored,) = self.engine.logprobs([_row_of(request, sample)], adapter=role)
@@ -251,6 +261,13 @@ class Contract:
         engine = self.engine
         self.refused("refuses", lambda: engine.logprobs(rows, adapter="check-nobody"), "an unknown adapter")
         self.refused("refuses", lambda: engine.forward_backward([], _linear, adapter=role), "a call without rows")
+        if Capability.TEMPERATURE not in engine.capabilities:
+            warm = [replace(rows[0], temperature=0.7)]
+            self.refused("undeclared", lambda: engine.logprobs(warm, adapter=role), "scoring at temperature 0.7")
+        if Capability.CLIP not in engine.capabilities:
+            engine.forward_backward(rows[:1], _linear, adapter=role)
+            self.refused("undeclared", lambda: engine.optim_step(OptimParams(lr=0.0), adapter=role), "a bound on the gradient")
+            self.train(rows[:1], role)
         vector: Any = lambda part, lps: (lps[0], {})  # noqa: E731
         self.refused("refuses", lambda: engine.forward_backward(rows[:1], vector, adapter=role), "a loss that is no scalar")
         (answer,) = asyncio.run(engine.sample([replace(self.request(1, role), prompt=())]))
@@ -300,6 +317,10 @@ class Contract:
         return [self.engine, *([self.reference] if self.reference else [])]
 
     @property
+    def step(self) -> OptimParams:
+        return replace(_STEP, clip=1.0 if Capability.CLIP in self.engine.capabilities else 0.0)
+
+    @property
     def roles(self) -> tuple[str, str]:
         """Two adapters, or one that plays both roles where the engine holds one."""
         return ROLES if Capability.ADAPTERS in self.engine.capabilities else (ROLES[0], ROLES[0])
@@ -331,7 +352,7 @@ class Contract:
 
     def train(self, rows: Sequence[Row], role: str, loss: Any = None) -> dict[str, float]:
         self.engine.forward_backward(rows, loss or _linear, adapter=role)
-        return self.engine.optim_step(_STEP, adapter=role)
+        return self.engine.optim_step(self.step, adapter=role)
 
 
 def _linear(rows: Sequence[Row], logprobs: Sequence[Tensor]) -> tuple[Tensor, dict[str, float]]:

@@ -32,6 +32,10 @@ class Capability(StrEnum):
     PREFIX_CACHE = "prefix_cache"
     BASE = "base"
     """Scoring and sampling without an adapter (the KL reference)."""
+    TEMPERATURE = "temperature"
+    """Log-probs at other temperatures than 1, of samples and of rows."""
+    CLIP = "clip"
+    """A bound on the gradient norm of a step."""
     NATIVE_LOSS = "native_loss"
     """Runs the Python loss next to the model, without a second forward."""
 

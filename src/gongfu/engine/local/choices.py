@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,6 +36,27 @@ def choose(sampler: Sampler, paths: Sequence[Path], adapter: str | None) -> None
         _choose(sampler, [members[i] for i in batch], adapter)
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One of some listed responses, and what is said about it; see `gongfu.engine.protocol.Sample`."""
+
+    index: int
+    logprobs: list[float]
+    normalised: tuple[float, ...]
+    choice: Choice
+
+
+def draw_from(
+    listed: Sequence[tuple[int, ...]], each: Sequence[Sequence[float]], temperature: float, uniform: float
+) -> Drawn:
+    """Draw by the number `uniform` in [0, 1). `each`: log-prob of every token of every response at temperature 1."""
+    totals = [sum(values) for values in each]
+    c = pick(totals, temperature, uniform)
+    choice, logprobs = _drawn(listed, totals, c, temperature or 1.0)
+    normalised = tuple(torch.tensor(totals, dtype=torch.float64).log_softmax(0).tolist())
+    return Drawn(c, logprobs, normalised, replace(choice, alone=tuple(each[c])))
+
+
 def _known(path: Path) -> int:
     return min(common_prefix(path.slot.tokens, path.request.prompt), len(path.request.prompt) - 1)
 
@@ -64,14 +85,12 @@ def _choose(sampler: Sampler, batch: Sequence[list[Path]], adapter: str | None) 
         sampler.stats["reused_tokens"] += known[b] + len(prompt) * (len(members) - 1)
         new = len(prompt) - known[b]
         each = _token_logprobs(sampler, hidden_BTD[b, new - 1 : new + len(tree.nodes)], tree, listed)
-        totals = [sum(values) for values in each]
-        normalised = tuple(torch.tensor(totals, dtype=torch.float64).log_softmax(0).tolist())
         leader.slot.tokens = list(prompt)
         for path in reversed(members):  # the leader last: it overwrites the tree that the others copy from
-            c = pick(totals, path.request.temperature, path.random.random())
-            path.tokens, path.stop, path.choice, path.choice_logprobs = list(listed[c]), "choice", c, normalised
-            drawn_from, path.logprobs = _drawn(listed, totals, c, path.request.temperature or 1.0)
-            path.drawn_from = replace(drawn_from, alone=tuple(each[c]))
+            drawn = draw_from(listed, each, path.request.temperature, path.random.random())
+            c = drawn.index
+            path.tokens, path.stop, path.choice, path.choice_logprobs = list(listed[c]), "choice", c, drawn.normalised
+            path.logprobs, path.drawn_from = drawn.logprobs, drawn.choice
             sampler.stats["sampled_tokens"] += len(listed[c])
             if path is not leader:
                 sampler.cache.fork(leader.slot, path.slot, prompt)

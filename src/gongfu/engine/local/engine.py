@@ -57,6 +57,8 @@ class LocalEngine:
             Capability.CHOOSE,
             Capability.PREFIX_CACHE,
             Capability.BASE,
+            Capability.TEMPERATURE,
+            Capability.CLIP,
             Capability.NATIVE_LOSS,
         )
     )
@@ -166,7 +168,7 @@ class LocalEngine:
 
     def check_rows(self, rows: Sequence[Row]) -> None:
         """Raises EngineError for a row that the model cannot score."""
-        check_rows(rows, self._base)
+        check_rows(rows, self._base.positions, self._base.vocab_size)
 
     @property
     def backbone(self) -> str:

@@ -40,7 +40,7 @@ class Scorer:
     @torch.no_grad()
     def logprobs(self, rows: Sequence[Row], adapter: str | None) -> list[Tensor]:
         """Float32 CPU tensors [targets] in the order of `rows`, at each row's temperature."""
-        check_rows(rows, self.base)
+        check_rows(rows, self.base.positions, self.base.vocab_size)
         self.adapters.activate(adapter)
         result: dict[int, Tensor] = {}
         branches = [Branches(row, _needed(row)) for row in rows]
@@ -53,7 +53,7 @@ class Scorer:
         """Accumulate the gradients of the summed losses of the micro-batches; returns summed metrics and "loss"."""
         if not rows:
             raise EngineError("forward_backward got no rows; skip the call when nothing is to be trained")
-        check_rows(rows, self.base)
+        check_rows(rows, self.base.positions, self.base.vocab_size)
         self.adapters.activate(adapter)
         totals: defaultdict[str, float] = defaultdict(float)
         branches = [Branches(row, _needed(row)) for row in rows]
@@ -125,15 +125,15 @@ class Scorer:
         return -F.cross_entropy(logits_NV, targets_N, reduction="none")
 
 
-def check_rows(rows: Sequence[Row], base: BaseModel) -> None:
+def check_rows(rows: Sequence[Row], positions: int, vocab_size: int) -> None:
     """Raises EngineError for a row that the model cannot score."""
     for row in rows:
-        if len(row.tokens) > base.positions:
-            raise EngineError(f"row {row.id}: {len(row.tokens)} tokens, but the model has {base.positions} positions")
+        if len(row.tokens) > positions:
+            raise EngineError(f"row {row.id}: {len(row.tokens)} tokens, but the model has {positions} positions")
         if not row.targets:
             raise EngineError(f"row {row.id}: no token is to be scored (the mask is empty)")
-        if not 0 <= min(row.tokens) <= max(row.tokens) < base.vocab_size:
-            raise EngineError(f"row {row.id}: token ids outside the vocabulary of {base.vocab_size}")
+        if not 0 <= min(row.tokens) <= max(row.tokens) < vocab_size:
+            raise EngineError(f"row {row.id}: token ids outside the vocabulary of {vocab_size}")
 
 
 def _needed(row: Row) -> int:

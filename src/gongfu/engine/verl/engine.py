@@ -33,7 +33,14 @@ class VerlEngine:
     """
 
     capabilities: frozenset[Capability] = frozenset(
-        (Capability.TRAIN, Capability.CHOOSE, Capability.PREFIX_CACHE, Capability.BASE)
+        (
+            Capability.TRAIN,
+            Capability.CHOOSE,
+            Capability.PREFIX_CACHE,
+            Capability.BASE,
+            Capability.TEMPERATURE,
+            Capability.CLIP,
+        )
     )
 
     def __init__(

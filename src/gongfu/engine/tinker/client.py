@@ -1,0 +1,78 @@
+"""The SDK behind one door: every future has a dead-line, every failure is an EngineError, and the key is never said."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
+from gongfu.core.errors import ConfigError, EngineError, MissingExtra
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+HOSTED = "thinkingmachines"
+KEY = "TINKER_API_KEY"
+
+
+class Client:
+    """A session with a server of the Tinker API."""
+
+    def __init__(self, url: str, timeout: float) -> None:
+        os.environ.setdefault("TINKER_TELEMETRY", "0")
+        try:
+            import tinker  # pyright: ignore[reportMissingImports]
+        except ImportError as e:
+            raise MissingExtra(f"the tinker engine ({e})", "tinker") from e
+        key = os.environ.get(KEY, "")
+        if not key and (not url or HOSTED in url):
+            raise ConfigError(f"the hosted service needs a key: set {KEY} in the environment, or engine.url to a server of yours")
+        self.types: Any = tinker.types
+        self.timeout, self.url = timeout, url
+        self._failures: tuple[type[Exception], ...] = (tinker.TinkerError, FutureTimeout, TimeoutError, ConnectionError)
+        with self.answers("opening a session"):
+            self.service: Any = tinker.ServiceClient(base_url=url or None, api_key=key or "tml-none")
+
+    @contextmanager
+    def answers(self, what: str) -> Iterator[None]:
+        """EngineErrors that say what was asked of which server."""
+        try:
+            yield
+        except self._failures as e:
+            where = self.url or "the hosted service"
+            if isinstance(e, (FutureTimeout, TimeoutError)):
+                raise EngineError(f"{where} did not answer within {self.timeout:.0f} s: {what}") from None
+            raise EngineError(f"{where}, {what}: {type(e).__name__}: {e}") from None
+
+    def download(self, path: str) -> dict[str, Tensor]:
+        """The tensors of exported weights, tinker://RUN/.../NAME."""
+        from safetensors.torch import load
+
+        run, *_, name = path.removeprefix("tinker://").split("/")
+        answer = self.result(self.service.create_rest_client().get_checkpoint_archive_url(run, name), f"exporting {path}")
+        try:
+            content = httpx.get(answer.url, follow_redirects=True, timeout=self.timeout).raise_for_status().content
+            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+                (file,) = (archive.extractfile(m) for m in archive if m.name.endswith("adapter_model.safetensors"))
+                assert file is not None
+                return load(file.read())
+        except (httpx.HTTPError, tarfile.TarError, ValueError) as e:
+            raise EngineError(f"the weights of {path} cannot be downloaded: {e}") from e
+
+    def unload(self, trainer: Any) -> None:
+        """Give back the place of an adapter on a server of one's own; the SDK has no call for it. Never fails a run."""
+        if not self.url:
+            return
+        with contextlib.suppress(httpx.HTTPError):
+            httpx.post(f"{self.url.rstrip('/')}/api/v1/unload_model", json={"model_id": trainer.model_id}, timeout=self.timeout)
+
+    def result(self, future: Any, what: str) -> Any:
+        with self.answers(what):
+            return future.result(timeout=self.timeout)
