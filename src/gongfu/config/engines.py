@@ -14,6 +14,11 @@ class EngineConfig(Section):
 
     model: str = "nano"
     """"nano", "nano-webshop", "smollm2", a folder, or a hub id."""
+
+
+class HereConfig(EngineConfig):
+    """What engines with the base in this process have."""
+
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the frozen base; adapters are always float32. auto = as the checkpoint is stored."""
     micro_batch_tokens: Positive = 1024
@@ -26,13 +31,13 @@ class EngineConfig(Section):
     """Use the fused Llama-family forward for sampling where the model allows it."""
 
 
-class LocalEngineConfig(EngineConfig):
+class LocalEngineConfig(HereConfig):
     name: Literal["local"] = "local"
     device: str = "cpu"
     """cpu, cuda, cuda:0, mps."""
 
 
-class VerlEngineConfig(EngineConfig):
+class VerlEngineConfig(HereConfig):
     """Training on verl's workers (Ray, FSDP2), with one adapter; see docs/scale.md."""
 
     name: Literal["verl"] = "verl"
@@ -49,4 +54,20 @@ class VerlEngineConfig(EngineConfig):
     """Before the run, compare a new engine with the local one over a few steps (see `gongfu.engine.check`)."""
 
 
-EngineConfigs = Annotated[LocalEngineConfig | VerlEngineConfig, Field(discriminator="name")]
+class TinkerEngineConfig(EngineConfig):
+    """Training and sampling on a server of the Tinker API; `model` gives tokenizer and shape here. See docs/scale.md."""
+
+    name: Literal["tinker"] = "tinker"
+    url: str = ""
+    """A SkyRL server of yours, "http://127.0.0.1:8000"; empty = the hosted service, whose key TINKER_API_KEY holds."""
+    base_model: str = ""
+    """The server's name of the base; empty = as in `model`, resolved."""
+    dialect: Literal["skyrl", "tinker"] = "skyrl"
+    """skyrl: SkyRL 0.4 with JAX. tinker: the hosted service."""
+    timeout: float = Field(default=1800.0, gt=0)
+    """Seconds that an answer of the server may take."""
+    check: bool = True
+    """Before the run, compare a new engine with the local one over a few steps (see `gongfu.engine.check`)."""
+
+
+EngineConfigs = Annotated[LocalEngineConfig | VerlEngineConfig | TinkerEngineConfig, Field(discriminator="name")]

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from gongfu.config.chat import ChatConfig as ChatConfig
 from gongfu.config.engines import EngineConfigs
 from gongfu.config.engines import LocalEngineConfig as LocalEngineConfig
+from gongfu.config.engines import TinkerEngineConfig as TinkerEngineConfig
 from gongfu.config.engines import VerlEngineConfig as VerlEngineConfig
 from gongfu.config.methods import GRPOConfig as GRPOConfig
 from gongfu.config.methods import MethodConfig, PPOConfig
@@ -229,8 +230,22 @@ class Recipe(Section):
                 'method.prediction.mode = "continue" goes on with a conversation whose messages must be bare observations: set '
                 'it to "ask", or rollout.context = "append" and list_actions = false'
             )
-        if self.engine.name != "local" and isinstance(self.method, PPOConfig):
-            raise ValueError(f'engine.name = "{self.engine.name}" holds one adapter, but ppo trains two; use "local"')
+        if isinstance(self.engine, VerlEngineConfig) and isinstance(self.method, PPOConfig):
+            raise ValueError('engine.name = "verl" holds one adapter, but ppo trains two; use "local"')
+        if isinstance(self.engine, TinkerEngineConfig):
+            self._fits_the_tinker_api()
         if self.rollout.temperature == 0:
             raise ValueError("rollout.temperature 0 samples greedily: rollouts of a group would be equal and cannot be trained")
         return self
+
+    def _fits_the_tinker_api(self) -> None:
+        written = self.rollout.mode == "generate"
+        temperatures = {"rollout.temperature": self.rollout.temperature} if written else {}
+        temperatures |= {"eval.temperature": self.eval.temperature} if written and self.eval.temperature else {}
+        wrong = {name: 1 for name, value in temperatures.items() if value != 1}
+        wrong |= {"optim.clip": 0} if self.optim.clip else {}
+        wrong |= {"lora.alpha": 32} if self.lora.alpha != 32 else {}
+        if wrong:
+            raise ValueError("the Tinker API can do no other than " + ", ".join(f"{k} = {v}" for k, v in wrong.items()))
+        if set(self.lora.targets) != set(LoraConfig().targets):
+            raise ValueError("the Tinker API trains all linear modules: leave lora.targets out")

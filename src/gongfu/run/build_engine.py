@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gongfu.config.engines import VerlEngineConfig
+from gongfu.config.engines import LocalEngineConfig, TinkerEngineConfig, VerlEngineConfig
 from gongfu.config.methods import PPOConfig
 from gongfu.config.schema import Recipe
 from gongfu.core.errors import MissingExtra
@@ -16,6 +16,7 @@ from gongfu.engine.protocol import Engine, LoraSpec
 
 if TYPE_CHECKING:
     from gongfu.engine.local.engine import LocalEngine
+    from gongfu.engine.tinker.engine import TinkerEngine
     from gongfu.engine.verl.engine import VerlEngine
 
 ACTOR = "actor"
@@ -33,12 +34,16 @@ def build_engine(recipe: Recipe, store: Path, *, sample_only: bool = False) -> E
     from gongfu.engine.runtime import prepare_cpu
 
     prepare_cpu()
-    if sample_only or not isinstance(recipe.engine, VerlEngineConfig):
-        engine = _local(recipe, store)
+    require_engine_extra(recipe)
+    e = recipe.engine
+    if not isinstance(e, LocalEngineConfig) and e.check and not sample_only:
+        _check(recipe)
+    if isinstance(e, TinkerEngineConfig):
+        engine: Engine = _tinker(e, store)
+    elif isinstance(e, VerlEngineConfig) and not sample_only:
+        engine = _verl(recipe, e, store)
     else:
-        if recipe.engine.check:
-            _check(recipe)
-        engine = _verl(recipe, recipe.engine, store)
+        engine = _local(recipe, store)
     for name in (ACTOR, *([CRITIC] if isinstance(recipe.method, PPOConfig) else [])):
         engine.create_adapter(name, lora_spec(recipe, name))
     return engine
@@ -51,15 +56,19 @@ def lora_spec(recipe: Recipe, name: str = ACTOR) -> LoraSpec:
 
 def require_engine_extra(recipe: Recipe) -> None:
     """Raises MissingExtra where the packages of a recipe's engine are not installed. Imports nothing."""
-    if isinstance(recipe.engine, VerlEngineConfig) and (find_spec("verl") is None or find_spec("ray") is None):
-        raise MissingExtra('engine.name = "verl"', "verl")
+    needed = {"verl": ("verl", "ray"), "tinker": ("tinker",)}.get(recipe.engine.name, ())
+    if any(find_spec(package) is None for package in needed):
+        raise MissingExtra(f'engine.name = "{recipe.engine.name}"', recipe.engine.name)
 
 
 def _local(recipe: Recipe, store: Path) -> LocalEngine:
+    """The local engine of a recipe; beside an engine elsewhere one that samples, or that it is compared with."""
     from gongfu.engine.local.engine import LocalEngine
     from gongfu.engine.models import resolve_model
 
-    e = recipe.engine
+    e, threads = recipe.engine, recipe.run.threads or None
+    if isinstance(e, TinkerEngineConfig):
+        return LocalEngine(resolve_model(e.model), store=store, threads=threads)
     return LocalEngine(
         resolve_model(e.model),
         store=store,
@@ -69,12 +78,11 @@ def _local(recipe: Recipe, store: Path) -> LocalEngine:
         score_batch_tokens=e.score_batch_tokens,
         cache_tokens=e.cache_tokens,
         fast=e.fast,
-        threads=recipe.run.threads or None,
+        threads=threads,
     )
 
 
 def _verl(recipe: Recipe, e: VerlEngineConfig, store: Path) -> VerlEngine:
-    require_engine_extra(recipe)
     from gongfu.engine.verl.engine import VerlEngine
 
     return VerlEngine(
@@ -87,15 +95,25 @@ def _verl(recipe: Recipe, e: VerlEngineConfig, store: Path) -> VerlEngine:
     )
 
 
+def _tinker(e: TinkerEngineConfig, store: Path) -> TinkerEngine:
+    from gongfu.engine.models import resolve_model
+    from gongfu.engine.tinker.engine import TinkerEngine
+
+    model = resolve_model(e.model)
+    base = e.base_model or str(model)
+    return TinkerEngine(model, store=store, base_model=base, url=e.url, dialect=e.dialect, timeout=e.timeout)
+
+
 def _check(recipe: Recipe) -> None:
     """Train a throw-away engine and the local one a few steps; raises EngineError where they part."""
     from gongfu.engine.check import check
 
-    assert isinstance(recipe.engine, VerlEngineConfig)
+    e = recipe.engine
+    assert not isinstance(e, LocalEngineConfig)
     with tempfile.TemporaryDirectory() as folder:
-        engine = _verl(recipe, recipe.engine, Path(folder))
+        engine = _tinker(e, Path(folder)) if isinstance(e, TinkerEngineConfig) else _verl(recipe, e, Path(folder))
+        reference = _local(recipe, Path(folder) / "reference")
         try:
-            tolerance = 0.05 if engine.half else 1e-3
-            check(engine, reference=_local(recipe, Path(folder) / "reference"), steps=2, tolerance=tolerance)
+            check(engine, reference=reference, steps=2, tolerance=0.05 if reference.half else 2e-3)
         finally:
             engine.close()

@@ -6,6 +6,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from gongfu.config.engines import TinkerEngineConfig
 from gongfu.config.schema import Recipe
 from gongfu.config.suites import HouseholdConfig, SearchQAConfig
 from gongfu.config.uniskill import UniSkillConfig
@@ -44,7 +45,7 @@ def preflight(recipe: Recipe) -> list[str]:
     env.close()
     method = recipe.method
     return [
-        *_device(recipe.engine.device),
+        *([] if isinstance(recipe.engine, TinkerEngineConfig) else _device(recipe.engine.device)),
         f"model {recipe.engine.model}: {model or 'on the Hugging Face hub, downloaded when it is first used'}",
         f"suite {suite.name}: " + ", ".join(f"{count} tasks in {split!r}" for split, count in counts.items()),
         f"first task starts with {len(start.text.split())} words and {len(start.actions or ())} admissible actions",

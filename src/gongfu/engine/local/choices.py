@@ -46,9 +46,7 @@ class Drawn:
     choice: Choice
 
 
-def draw_from(
-    listed: Sequence[tuple[int, ...]], each: Sequence[Sequence[float]], temperature: float, uniform: float
-) -> Drawn:
+def draw_from(listed: Sequence[tuple[int, ...]], each: Sequence[Sequence[float]], temperature: float, uniform: float) -> Drawn:
     """Draw by the number `uniform` in [0, 1). `each`: log-prob of every token of every response at temperature 1."""
     totals = [sum(values) for values in each]
     c = pick(totals, temperature, uniform)

@@ -155,15 +155,20 @@ class Sampler:
                 self.cache.release(path.slot)
 
     def _seat(self, paths: Sequence[Path]) -> None:
-        """A slot for every path: that of its session, or a new one. Of a session asked several times the first path goes on with
-        its slot, and the others begin with a copy of what they share with it."""
+        """A slot for every path: that of its session, or a new one.
+
+        Of a session that is asked several times the first path goes on with its slot, and the others begin with a copy of what
+        they share with it.
+        """
         sessions = {owner: self.cache.find(owner) for owner in dict.fromkeys(path.owner for path in paths) if owner is not None}
         shared: dict[Path, int] = {}
         kept: dict[Slot, int] = {}
+        sources: dict[Path, Slot] = {}
         for path in paths:
             if path.owner is not None and (slot := sessions[path.owner]) is not None:
                 shared[path] = common_prefix(slot.tokens, path.request.prompt)
                 kept[slot] = max(kept.get(slot, 0), shared[path])
+                sources[path] = slot
         for slot, length in kept.items():
             del slot.tokens[length:]  # what no prompt shares is lost, and need not fit
         new: list[tuple[Path, Hashable | None]] = []
@@ -180,9 +185,7 @@ class Sampler:
         for (path, _), slot in zip(new, slots, strict=True):
             path.slot = slot
             if path in shared:
-                source = sessions[path.owner]
-                assert source is not None
-                self.cache.fork(source, slot, path.request.prompt[: shared[path]])
+                self.cache.fork(sources[path], slot, path.request.prompt[: shared[path]])
         for path, known in shared.items():
             del path.slot.tokens[known:]
 

@@ -6,7 +6,9 @@ import contextlib
 import io
 import os
 import tarfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 HOSTED = "thinkingmachines"
 KEY = "TINKER_API_KEY"
+SKYRL_CLIENT = "0.25."
 
 
 class Client:
@@ -31,14 +34,27 @@ class Client:
             import tinker  # pyright: ignore[reportMissingImports]
         except ImportError as e:
             raise MissingExtra(f"the tinker engine ({e})", "tinker") from e
+        if url and not tinker.__version__.startswith(SKYRL_CLIENT):
+            raise ConfigError(f"SkyRL 0.4 answers tinker {SKYRL_CLIENT}x, but {tinker.__version__} is installed")
         key = os.environ.get(KEY, "")
         if not key and (not url or HOSTED in url):
-            raise ConfigError(f"the hosted service needs a key: set {KEY} in the environment, or engine.url to a server of yours")
+            raise ConfigError(
+                f"the hosted service needs a key: set {KEY} in the environment, or engine.url to a server of yours"
+            )
         self.types: Any = tinker.types
         self.timeout, self.url = timeout, url
-        self._failures: tuple[type[Exception], ...] = (tinker.TinkerError, FutureTimeout, TimeoutError, ConnectionError)
-        with self.answers("opening a session"):
-            self.service: Any = tinker.ServiceClient(base_url=url or None, api_key=key or "tml-none")
+        self._failures: tuple[type[Exception], ...] = (
+            tinker.TinkerError,
+            FutureTimeout,
+            TimeoutError,
+            ConnectionError,
+            ValueError,  # a request that the server refused, told by its future
+        )
+        if url:
+            self._expect_server()
+        self.service: Any = self.call(
+            "opening a session", tinker.ServiceClient, base_url=url or None, api_key=key or "tml-none"
+        )
 
     @contextmanager
     def answers(self, what: str) -> Iterator[None]:
@@ -50,6 +66,27 @@ class Client:
             if isinstance(e, (FutureTimeout, TimeoutError)):
                 raise EngineError(f"{where} did not answer within {self.timeout:.0f} s: {what}") from None
             raise EngineError(f"{where}, {what}: {type(e).__name__}: {e}") from None
+
+    def call(self, what: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """A call that blocks; the SDK tries again for a long time where nobody answers."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function(*arguments, **named))
+            except BaseException as e:
+                future.set_exception(e)
+
+        threading.Thread(target=run, daemon=True).start()
+        return self.result(future, what)
+
+    def _expect_server(self) -> None:
+        try:
+            httpx.get(f"{self.url.rstrip('/')}/api/v1/healthz", timeout=min(self.timeout, 30.0)).raise_for_status()
+        except httpx.HTTPError as e:
+            raise EngineError(
+                f"no server of the Tinker API answers at {self.url} ({e}): start it, or correct engine.url"
+            ) from e
 
     def download(self, path: str) -> dict[str, Tensor]:
         """The tensors of exported weights, tinker://RUN/.../NAME."""

@@ -45,16 +45,14 @@ class _Adapter:
 class TinkerEngine:
     """Trains and samples on a server; see `gongfu.engine.protocol.Engine`.
 
-    `model`: folder with tokenizer and config of the base. `base_model`: the server's name for it. `url`: the server; empty = the
-    hosted service, whose key is read from TINKER_API_KEY. `timeout`: seconds that an answer may take.
+    `model`: folder with tokenizer and config of the base. `base_model`: the server's name for it. `url`: the server; empty =
+    the hosted service, whose key is read from TINKER_API_KEY. `timeout`: seconds that an answer may take.
 
-    Gradients are sent with their step, so that a call that fails leaves nothing half there; a step that fails or is not answered
-    ends the engine, since nobody knows whether it was made. What `save` writes names states on the server.
+    Gradients are sent with their step, so that a call that fails leaves nothing half there; a step that fails or is not
+    answered ends the engine, since nobody knows whether it was made. What `save` writes names states on the server.
     """
 
-    capabilities: frozenset[Capability] = frozenset(
-        (Capability.TRAIN, Capability.ADAPTERS, Capability.CHOOSE, Capability.BASE)
-    )
+    capabilities: frozenset[Capability] = frozenset((Capability.TRAIN, Capability.ADAPTERS, Capability.CHOOSE, Capability.BASE))
 
     def __init__(
         self,
@@ -71,7 +69,8 @@ class TinkerEngine:
         self.tokenizer = HFTokenizer(Path(model))
         config: Any = AutoConfig.from_pretrained(model, local_files_only=True)
         self.positions, self.vocab_size = int(config.max_position_embeddings), int(config.vocab_size)
-        self.store, self.base_model, self.dialect = Path(store), base_model, dialect
+        self.store, self.base_model = Path(store), base_model
+        self.dialect: Dialect = dialect
         self.version = 0
         self._client = Client(url, timeout)
         self._adapters: dict[str, _Adapter] = {}
@@ -85,10 +84,7 @@ class TinkerEngine:
             raise EngineError(f"adapter {name!r} exists already")
         if spec.alpha != ALPHA or set(spec.targets) != set(LoraSpec().targets):
             raise EngineError(f"the Tinker API has alpha {ALPHA:.0f} on all linear modules; set lora.alpha and targets to that")
-        with self._client.answers(f"creating adapter {name!r} on {self.base_model}"):
-            trainer = self._client.service.create_lora_training_client(
-                base_model=self.base_model, rank=spec.rank, seed=spec.seed % 2**31, train_unembed=False
-            )
+        trainer = self._trainer(f"creating adapter {name!r}", spec.rank, spec.seed)
         self._adapters[name] = _Adapter(trainer, spec)
 
     # ------------------------------------------------------------------ sampling
@@ -171,7 +167,11 @@ class TinkerEngine:
         one.waiting = []
         name, data = training_data(types, self.dialect, rows, coefficients, logprobs)
         settings = types.AdamParams(
-            learning_rate=params.lr, beta1=params.betas[0], beta2=params.betas[1], eps=params.eps, weight_decay=params.weight_decay
+            learning_rate=params.lr,
+            beta1=params.betas[0],
+            beta2=params.betas[1],
+            eps=params.eps,
+            weight_decay=params.weight_decay,
         )
         try:
             with self._client.answers("sending a step"):
@@ -203,7 +203,9 @@ class TinkerEngine:
         folder = self.store / name
         folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f".{_STATE}"
-        draft.write_text(json.dumps({"base_model": self.base_model, "version": self.version, "states": paths}), encoding="utf-8")
+        draft.write_text(
+            json.dumps({"base_model": self.base_model, "version": self.version, "states": paths}), encoding="utf-8"
+        )
         draft.replace(folder / _STATE)
         return name
 
@@ -214,18 +216,16 @@ class TinkerEngine:
             found = json.loads(file.read_text(encoding="utf-8"))
             states, version, base = dict(found["states"]), int(found["version"]), found["base_model"]
         except (OSError, ValueError, KeyError, TypeError) as e:
-            raise CheckpointError(f"{file.parent} holds no states of a Tinker server ({e}); use a checkpoint of this engine") from e
+            raise CheckpointError(
+                f"{file.parent} holds no states of a Tinker server ({e}); use a checkpoint of this engine"
+            ) from e
         if base != self.base_model or not set(states) <= set(self._adapters):
             raise CheckpointError(f"{file} belongs to adapters {sorted(states)} on {base}, not to {sorted(self._adapters)}")
         for adapter, path in states.items():
             service, one = self._client.service, self._adapters[adapter]
-            with self._client.answers(f"loading {path}"):  # a trainer that has trained takes no other state: a new one begins
-                create = (
-                    service.create_training_client_from_state
-                    if weights_only
-                    else service.create_training_client_from_state_with_optimizer
-                )
-                old, one.trainer = one.trainer, create(path)
+            whole, part = service.create_training_client_from_state_with_optimizer, service.create_training_client_from_state
+            # A trainer that has trained takes no other state: a new one begins.
+            old, one.trainer = one.trainer, self._client.call(f"loading {path}", part if weights_only else whole, path)
             self._client.unload(old)
             one.waiting, one.changed = [], True
         self.sync()
@@ -252,7 +252,9 @@ class TinkerEngine:
 
     def _adapter(self, name: str) -> _Adapter:
         if self._broken:
-            raise EngineError(f"{self._broken}; it is not known whether the step was made: resume the run from its last checkpoint")
+            raise EngineError(
+                f"{self._broken}; it is not known whether the step was made: resume the run from its last checkpoint"
+            )
         try:
             return self._adapters[name]
         except KeyError:
@@ -262,8 +264,8 @@ class TinkerEngine:
     def _sampler(self, adapter: str | None) -> Any:
         if adapter is None:
             if self._base is None:
-                with self._client.answers("opening the base model"):
-                    self._base = self._client.service.create_sampling_client(base_model=self.base_model)
+                create = self._client.service.create_sampling_client
+                self._base = self._client.call("opening the base model", create, base_model=self.base_model)
             return self._base
         one = self._adapter(adapter)
         if one.sampler is None:
@@ -274,11 +276,9 @@ class TinkerEngine:
         """SkyRL samples with the trainer's own weights, which move on before `sync`: there a copy of them is served."""
         source, old = one.trainer, one.served
         if self.dialect == "skyrl":
-            path = self._saved(name)
-            with self._client.answers(f"publishing {name!r}"):
-                source = one.served = self._client.service.create_training_client_from_state(path)
-        with self._client.answers(f"publishing {name!r}"):
-            one.sampler = source.save_weights_and_get_sampling_client()
+            create = self._client.service.create_training_client_from_state
+            source = one.served = self._client.call(f"publishing {name!r}", create, self._saved(name))
+        one.sampler = self._client.call(f"publishing {name!r}", source.save_weights_and_get_sampling_client)
         if old is not None:
             self._client.unload(old)
         one.changed = False
@@ -297,11 +297,12 @@ class TinkerEngine:
     def _base_trainer(self) -> Any:
         """An adapter that is never trained changes nothing, and scores rows in one call."""
         if self._untrained is None:
-            with self._client.answers("opening the base model"):
-                self._untrained = self._client.service.create_lora_training_client(
-                    base_model=self.base_model, rank=1, seed=0, train_unembed=False
-                )
+            self._untrained = self._trainer("opening the base model", 1, 0)
         return self._untrained
+
+    def _trainer(self, what: str, rank: int, seed: int) -> Any:
+        create = self._client.service.create_lora_training_client
+        return self._client.call(what, create, base_model=self.base_model, rank=rank, seed=seed % 2**31, train_unembed=False)
 
     def _scored(self, trainer: Any, rows: Sequence[Row]) -> list[Tensor]:
         with self._client.answers("scoring rows"):
