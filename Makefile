@@ -36,7 +36,7 @@ test: $(VENV)/.dev check
 # the Tinker API with a SkyRL server that the tests start.
 test-engines: $(VERL)/.ready $(SKYRL)/.ready
 	GONGFU_ENGINES=needed GONGFU_SKYRL=$(SKYRL)/bin/python GONGFU_JAX_CACHE=$(SKYRL)/jax-cache PYTHONPATH=src \
-	  $(VERL)/bin/python -m pytest tests/engines
+	  $(VERL)/bin/python -m pytest --timeout 600 tests/engines
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

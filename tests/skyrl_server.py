@@ -22,7 +22,7 @@ def serve(port: int, folder: str, model: str) -> None:
     from skyrl.tinker import api
     from skyrl.tinker.config import EngineConfig, config_to_argv
 
-    places = {"max_lora_adapters": 24, "max_lora_rank": 16, "train_micro_batch_size": 8, "sample_max_num_sequences": 64}
+    places = {"max_lora_adapters": 12, "max_lora_rank": 16, "train_micro_batch_size": 32, "sample_max_num_sequences": 64}
     api._build_uv_run_cmd_engine = lambda parent, config: [sys.executable, __file__, "engine", *config_to_argv(config)]
     api.app.state.engine_config = EngineConfig(
         base_model=model,

@@ -140,7 +140,7 @@ def test_no_server_and_no_key_are_said_at_once(make, server, tmp_path, monkeypat
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="set TINKER_API_KEY"):
         TinkerEngine(server.model, store=tmp_path, base_model="any", url="")
-    with pytest.raises(EngineError, match="correct engine.url"):
+    with pytest.raises(EngineError, match=r"correct engine\.url"):
         make(url="http://127.0.0.1:9", timeout=5.0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,15 +91,23 @@ class TinkerEngine:
     # ------------------------------------------------------------------ sampling
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[list[Sample] | EngineError]:
-        return list(await asyncio.gather(*(self._answer(request) for request in requests)))
+        """All lists of one adapter are scored in one call; what is generated is asked for one by one, all at once."""
+        lists: dict[str | None, list[int]] = defaultdict(list)
+        for i, request in enumerate(requests):
+            if request.choices is not None:
+                lists[request.adapter].append(i)
+        answers: dict[int, list[Sample] | EngineError] = {}
+        for adapter, members in lists.items():
+            found = await asyncio.to_thread(self._chosen, adapter, [requests[i] for i in members])
+            answers.update(zip(members, found, strict=True))
+        written = [i for i in range(len(requests)) if i not in answers]
+        answers.update(zip(written, await asyncio.gather(*(self._written(requests[i]) for i in written)), strict=True))
+        return [answers[i] for i in range(len(requests))]
 
-    async def _answer(self, request: SampleRequest) -> list[Sample] | EngineError:
+    async def _written(self, request: SampleRequest) -> list[Sample] | EngineError:
         try:
             self._check_request(request)
-            sampler = self._sampler(request.adapter)
-            if request.choices is None:
-                return await self._generated(sampler, request)
-            return await self._chosen(sampler, request, request.choices)
+            return await self._generated(self._sampler(request.adapter), request)
         except EngineError as e:
             return e
 
@@ -118,23 +127,48 @@ class TinkerEngine:
             found.append(Sample(tokens, tuple(sequence.logprobs), "stop" if ended else "length", self.version))
         return found
 
-    async def _chosen(self, sampler: Any, request: SampleRequest, choices: Sequence[tuple[int, ...]]) -> list[Sample]:
-        """Every option is scored after the prompt; the draw is made here."""
-        types = self._client.types
+    def _chosen(self, adapter: str | None, requests: Sequence[SampleRequest]) -> list[list[Sample] | EngineError]:
+        """Every option is scored after its prompt; the draws are made here."""
+        answers: list[list[Sample] | EngineError] = []
+        options: list[Row] = []
+        for request in requests:
+            try:
+                self._check_request(request)
+                start = len(request.prompt)
+                options += [
+                    Row(f"option {len(options) + k}", (*request.prompt, *o), (False,) * start + (True,) * len(o))
+                    for k, o in enumerate(request.choices or ())
+                ]
+                answers.append([])
+            except EngineError as e:
+                answers.append(e)
+        try:
+            scored = iter(self._scored_options(adapter, options) if options else ())
+        except EngineError as e:
+            return [e for _ in requests]
+        for request, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, EngineError):
+                continue
+            listed = request.choices or ()
+            each = [next(scored).tolist() for _ in listed]
+            for number in range(request.n):
+                drawn = draw_from(listed, each, request.temperature, generator(request.seed, number).random())
+                said = (tuple(drawn.logprobs), "choice", self.version, drawn.index, drawn.normalised, drawn.choice)
+                answer.append(Sample(listed[drawn.index], *said))
+        return answers
+
+    def _scored_options(self, adapter: str | None, options: Sequence[Row]) -> list[Tensor]:
+        """Under the published weights: by the copy that is served, where there is one, else by the sampler, one by one."""
+        if adapter is None:
+            return self._scored(self._base_trainer(), options)
+        sampler, served = self._sampler(adapter), self._adapter(adapter).served
+        if served is not None:
+            return self._scored(served, options)
+        ints = self._client.types.ModelInput.from_ints
         with self._client.answers("scoring a list"):
-            futures = [sampler.compute_logprobs(types.ModelInput.from_ints([*request.prompt, *option])) for option in choices]
-        each = []
-        for option, future in zip(choices, futures, strict=True):
-            values = await asyncio.to_thread(self._client.result, future, "scoring a list")
-            each.append([float(value) for value in values[-len(option) :]])
-        found = []
-        for number in range(request.n):
-            drawn = draw_from(choices, each, request.temperature, generator(request.seed, number).random())
-            tokens = choices[drawn.index]
-            found.append(
-                Sample(tokens, tuple(drawn.logprobs), "choice", self.version, drawn.index, drawn.normalised, drawn.choice)
-            )
-        return found
+            futures = [sampler.compute_logprobs(ints(list(option.tokens))) for option in options]
+        values = [self._client.result(future, "scoring a list") for future in futures]
+        return [torch.tensor(v[-option.targets :]) for v, option in zip(values, options, strict=True)]
 
     # ------------------------------------------------------------------ scoring and training
 
