@@ -8,7 +8,7 @@ Engines on one machine share its cores, so this is what the transport costs, not
 `coefficients_ratio` = seconds of the local engine when the loss is sent as coefficients (one more forward pass) / when it runs
 beside the model: that part of the price is the protocol's, whatever the engine.
 
-    python benchmarks/engine_overhead.py                            # local and verl with two workers
+    python benchmarks/engine_overhead.py --url http://127.0.0.1:8000      # local, two workers of verl, a SkyRL server with nano
     python benchmarks/engine_overhead.py --engines local --steps 1
 """
 
@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from _record import ROOT, record
 
-ENGINES = ("local", "verl")
+ENGINES = ("local", "verl", "tinker")
 STEPS = 5
 
 
@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
     parser.add_argument("--steps", type=int, default=STEPS, help="measured steps, after one that is not counted")
     parser.add_argument("--workers", type=int, default=2, help="of verl")
+    parser.add_argument("--url", default="", help="a server of the Tinker API that serves nano's folder")
     options = parser.parse_args()
 
     from gongfu.config.load import load
@@ -53,11 +54,12 @@ def main() -> None:
         local = build.build_engine(recipe, Path(folder))
         local.sync()
         rows, loss = played(recipe, local)
+        step = replace(build.optim_params(recipe, 1e-5), clip=0.0)
 
         def native(engine: Any) -> None:
             engine.logprobs(rows, adapter=build.ACTOR)
             engine.forward_backward(rows, loss, adapter=build.ACTOR)
-            engine.optim_step(build.optim_params(recipe, 1e-5), adapter=build.ACTOR)
+            engine.optim_step(step, adapter=build.ACTOR)
 
         def linear(engine: Any) -> None:
             engine.logprobs(rows, adapter=build.ACTOR)
@@ -65,7 +67,7 @@ def main() -> None:
             gradients, _ = plain.gradients(loss, engine.logprobs(plain.sequences, adapter=build.ACTOR))
             weights = {row.id: g for row, g in zip(plain.sequences, gradients, strict=True)}
             engine.forward_backward(plain.sequences, lambda part, lps: (_sum(part, lps, weights), {}), adapter=build.ACTOR)
-            engine.optim_step(build.optim_params(recipe, 1e-5), adapter=build.ACTOR)
+            engine.optim_step(step, adapter=build.ACTOR)
 
         seconds["local"] = timed(lambda: native(local), options.steps)
         coefficients = timed(lambda: linear(local), options.steps)
@@ -79,6 +81,14 @@ def main() -> None:
                 seconds["verl"] = timed(lambda: native(verl), options.steps)
             finally:
                 verl.close()
+        if "tinker" in options.engines:
+            from gongfu.engine.tinker import TinkerEngine
+
+            model = resolve_model(recipe.engine.model)
+            server = TinkerEngine(model, store=Path(folder) / "tinker", base_model=str(model), url=options.url)
+            server.create_adapter(build.ACTOR, lora_spec(recipe))
+            seconds["tinker"] = timed(lambda: native(server), options.steps)
+            server.close()
     result = {
         "engines": {name: {"step_ratio": round(s / seconds["local"], 2), "step_s": round(s, 3)} for name, s in seconds.items()},
         "coefficients_ratio": round(coefficients / seconds["local"], 2),
