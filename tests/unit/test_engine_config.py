@@ -35,6 +35,7 @@ def test_a_recipe_changes_its_engine_by_its_engine_section_alone():
     ("name", "overrides", "said"),
     [
         ("ppo/household-nano.toml", ["--engine.name=verl"], "ppo trains two"),
+        ("grpo/household-nano.toml", ["--engine.name=verl", "--lora.alpha=8.5"], "whole number for lora.alpha"),
         ("grpo/household-nano.toml", ["--engine.name=tinker"], "optim.clip = 0"),
         ("grpo/household-nano.toml", ["--engine.name=tinker", "--optim.clip=0", "--lora.alpha=16"], "lora.alpha = 32"),
         ("grpo/household-nano.toml", ["--engine.name=tinker", "--optim.clip=0", '--lora.targets=["q_proj"]'], "lora.targets"),

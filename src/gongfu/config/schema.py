@@ -232,6 +232,8 @@ class Recipe(Section):
             )
         if isinstance(self.engine, VerlEngineConfig) and isinstance(self.method, PPOConfig):
             raise ValueError('engine.name = "verl" holds one adapter, but ppo trains two; use "local"')
+        if isinstance(self.engine, VerlEngineConfig) and self.lora.alpha != int(self.lora.alpha):
+            raise ValueError(f"verl takes a whole number for lora.alpha, got {self.lora.alpha}")
         if isinstance(self.engine, TinkerEngineConfig):
             self._fits_the_tinker_api()
         if self.rollout.temperature == 0:
