@@ -5,7 +5,7 @@ MODEL  ?= nano
 STAMP  := $(shell date +%Y%m%d-%H%M%S)
 RUN    ?= demo-$(MODEL)-$(STAMP)
 BIN    := $(VENV)/bin
-# Environments of the engines that have one of their own; kept outside the clone, and made again when requirements change.
+# Environments of the engines that have one of their own; kept outside the clone. Verl's is made again when the requirements change.
 ENGINES ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/gongfu/engines
 SKYRL  := $(ENGINES)/skyrl-0.4.0
 VERL   := $(ENGINES)/verl-$(shell cat pyproject.toml constraints-cpu.txt | sha256sum | cut -c1-12)

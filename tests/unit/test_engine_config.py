@@ -15,6 +15,7 @@ from gongfu.core.records import Row
 from gongfu.engine.tinker.dialect import scoring_data, training_data
 from gongfu.run import build_engine
 
+URL = "--engine.url=http://127.0.0.1:1"
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 
 
@@ -36,15 +37,25 @@ def test_a_recipe_changes_its_engine_by_its_engine_section_alone():
     [
         ("ppo/household-nano.toml", ["--engine.name=verl"], "ppo trains two"),
         ("grpo/household-nano.toml", ["--engine.name=verl", "--lora.alpha=8.5"], "whole number for lora.alpha"),
-        ("grpo/household-nano.toml", ["--engine.name=tinker"], "optim.clip = 0"),
-        ("grpo/household-nano.toml", ["--engine.name=tinker", "--optim.clip=0", "--lora.alpha=16"], "lora.alpha = 32"),
-        ("grpo/household-nano.toml", ["--engine.name=tinker", "--optim.clip=0", '--lora.targets=["q_proj"]'], "lora.targets"),
+        ("grpo/household-nano.toml", ["--engine.name=tinker", URL], "optim.clip = 0"),
+        ("grpo/household-nano.toml", ["--engine.name=tinker", "--optim.clip=0"], "give engine.url"),
+        (
+            "role_agent/alfworld-qwen2.5-1.5b.toml",
+            ["--engine.name=tinker", URL, "--optim.clip=0"],
+            "method.failures.temperature",
+        ),
+        ("grpo/household-nano.toml", ["--engine.name=tinker", URL, "--optim.clip=0", "--lora.alpha=16"], "lora.alpha = 32"),
         (
             "grpo/household-nano.toml",
-            ["--engine.name=tinker", "--optim.clip=0", "--rollout.mode=generate", "--rollout.temperature=0.7"],
+            ["--engine.name=tinker", URL, "--optim.clip=0", '--lora.targets=["q_proj"]'],
+            "lora.targets",
+        ),
+        (
+            "grpo/household-nano.toml",
+            ["--engine.name=tinker", URL, "--optim.clip=0", "--rollout.mode=generate", "--rollout.temperature=0.7"],
             "rollout.temperature = 1",
         ),
-        ("grpo/household-nano.toml", ["--engine.name=tinker", "--optim.clip=0", "--engine.fast=false"], "engine.fast"),
+        ("grpo/household-nano.toml", ["--engine.name=tinker", URL, "--optim.clip=0", "--engine.fast=false"], "engine.fast"),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused(name, overrides, said):
@@ -54,9 +65,10 @@ def test_what_an_engine_cannot_do_is_refused(name, overrides, said):
 
 @pytest.mark.parametrize("engine", ["verl", "tinker"])
 def test_missing_packages_are_named(engine, monkeypatch):
+    url = [URL] if engine == "tinker" else []
     monkeypatch.setattr(build_engine, "find_spec", lambda package: None)
     with pytest.raises(MissingExtra, match=rf"gongfu\[{engine}\]"):
-        build_engine.require_engine_extra(recipe("grpo/household-nano.toml", f"--engine.name={engine}", "--optim.clip=0"))
+        build_engine.require_engine_extra(recipe("grpo/household-nano.toml", f"--engine.name={engine}", "--optim.clip=0", *url))
 
 
 TYPES = SimpleNamespace(

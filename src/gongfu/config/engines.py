@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gongfu.config.section import Positive, Section
 
@@ -67,7 +67,13 @@ class TinkerEngineConfig(EngineConfig):
     timeout: float = Field(default=1800.0, gt=0)
     """Seconds that an answer of the server may take."""
     check: bool = True
-    """Before the run, compare a new engine with the local one over a few steps (see `gongfu.engine.check`)."""
+    """Before the run, compare a new engine with the local one, which loads the base here, over a few steps."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> TinkerEngineConfig:
+        if not self.url and self.dialect == "skyrl":
+            raise ValueError('give engine.url of a SkyRL server, or set engine.dialect = "tinker" for the hosted service')
+        return self
 
 
 EngineConfigs = Annotated[LocalEngineConfig | VerlEngineConfig | TinkerEngineConfig, Field(discriminator="name")]

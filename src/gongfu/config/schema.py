@@ -19,6 +19,7 @@ from gongfu.config.suites import CustomSuiteConfig as CustomSuiteConfig
 from gongfu.config.suites import HouseholdConfig as HouseholdConfig
 from gongfu.config.suites import SuiteConfig as SuiteConfig
 from gongfu.config.suites import WebShopConfig as WebShopConfig
+from gongfu.config.uniskill import UniSkillConfig
 
 
 class RunConfig(Section):
@@ -241,10 +242,16 @@ class Recipe(Section):
         return self
 
     def _fits_the_tinker_api(self) -> None:
-        written = self.rollout.mode == "generate"
-        temperatures = {"rollout.temperature": self.rollout.temperature} if written else {}
-        temperatures |= {"eval.temperature": self.eval.temperature} if written and self.eval.temperature else {}
-        wrong = {name: 1 for name, value in temperatures.items() if value != 1}
+        method, heats = self.method, {"rollout.temperature": self.rollout.temperature}
+        if self.rollout.mode == "generate" and self.eval.temperature:
+            heats["eval.temperature"] = self.eval.temperature
+        if isinstance(method, UniSkillConfig) and method.proposer.mode == "generate":
+            heats["method.proposer.temperature"] = method.proposer.temperature
+        if isinstance(method, RoleAgentConfig):
+            heats["method.prediction.temperature"] = method.prediction.temperature
+            if method.failures.writer == "tagged":
+                heats["method.failures.temperature"] = method.failures.temperature
+        wrong = {name: 1 for name, value in heats.items() if value != 1}
         wrong |= {"optim.clip": 0} if self.optim.clip else {}
         wrong |= {"lora.alpha": 32} if self.lora.alpha != 32 else {}
         if wrong:

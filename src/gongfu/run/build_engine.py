@@ -28,14 +28,15 @@ CRITIC = "critic"
 def build_engine(recipe: Recipe, store: Path, *, sample_only: bool = False) -> Engine:
     """The engine of a recipe with the actor's adapter; `store` receives what the engine saves.
 
-    `sample_only`: for evaluations; a checkpoint of any engine can be played by the local one, which starts no workers. A new
+    `sample_only`: for evaluations; what was trained on verl's workers is played by the local engine, which starts none. A new
     engine that trains elsewhere is compared with the local one first, if the recipe says so.
     """
     from gongfu.engine.runtime import prepare_cpu
 
     prepare_cpu()
-    require_engine_extra(recipe)
     e = recipe.engine
+    if not sample_only:
+        require_engine_extra(recipe)
     if not isinstance(e, LocalEngineConfig) and e.check and not sample_only:
         _check(recipe)
     if isinstance(e, TinkerEngineConfig):
@@ -112,8 +113,8 @@ def _check(recipe: Recipe) -> None:
     assert not isinstance(e, LocalEngineConfig)
     with tempfile.TemporaryDirectory() as folder:
         engine = _tinker(e, Path(folder)) if isinstance(e, TinkerEngineConfig) else _verl(recipe, e, Path(folder))
-        reference = _local(recipe, Path(folder) / "reference")
         try:
+            reference = _local(recipe, Path(folder) / "reference")
             check(engine, reference=reference, steps=2, tolerance=0.05 if reference.half else 2e-3)
         finally:
             engine.close()

@@ -6,7 +6,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from gongfu.config.engines import TinkerEngineConfig
+from gongfu.config.engines import TinkerEngineConfig, VerlEngineConfig
 from gongfu.config.schema import Recipe
 from gongfu.config.suites import HouseholdConfig, SearchQAConfig
 from gongfu.config.uniskill import UniSkillConfig
@@ -46,6 +46,7 @@ def preflight(recipe: Recipe) -> list[str]:
     method = recipe.method
     return [
         *([] if isinstance(recipe.engine, TinkerEngineConfig) else _device(recipe.engine.device)),
+        *(_device(recipe.engine.sampler_device) if isinstance(recipe.engine, VerlEngineConfig) else []),
         f"model {recipe.engine.model}: {model or 'on the Hugging Face hub, downloaded when it is first used'}",
         f"suite {suite.name}: " + ", ".join(f"{count} tasks in {split!r}" for split, count in counts.items()),
         f"first task starts with {len(start.text.split())} words and {len(start.actions or ())} admissible actions",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
+import logging
 import os
 import tarfile
 import threading
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 HOSTED = "thinkingmachines"
 KEY = "TINKER_API_KEY"
 SKYRL_CLIENT = "0.25."
+_UNLOAD_S = 10.0
+_log = logging.getLogger(__name__)
 
 
 class Client:
@@ -104,11 +106,14 @@ class Client:
             raise EngineError(f"the weights of {path} cannot be downloaded: {e}") from e
 
     def unload(self, trainer: Any) -> None:
-        """Give back the place of an adapter on a server of one's own; the SDK has no call for it. Never fails a run."""
+        """Give back the place of an adapter on a server of one's own; the SDK has no call for it. Fails no run, but is told."""
         if not self.url:
             return
-        with contextlib.suppress(httpx.HTTPError):
-            httpx.post(f"{self.url.rstrip('/')}/api/v1/unload_model", json={"model_id": trainer.model_id}, timeout=self.timeout)
+        try:
+            address = f"{self.url.rstrip('/')}/api/v1/unload_model"
+            httpx.post(address, json={"model_id": trainer.model_id}, timeout=_UNLOAD_S).raise_for_status()
+        except httpx.HTTPError as e:
+            _log.warning("%s keeps the place of %s: %s", self.url, trainer.model_id, e)
 
     def result(self, future: Any, what: str) -> Any:
         with self.answers(what):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import uuid
 from collections import defaultdict
 from collections.abc import Sequence
@@ -87,11 +88,12 @@ class TinkerEngine:
             raise EngineError(f"the Tinker API has alpha {ALPHA:.0f} on all linear modules; set lora.alpha and targets to that")
         trainer = self._trainer(f"creating adapter {name!r}", spec.rank, spec.seed)
         self._adapters[name] = _Adapter(trainer, spec)
+        self._publish(name, self._adapters[name])
 
     # ------------------------------------------------------------------ sampling
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[list[Sample] | EngineError]:
-        """All lists of one adapter are scored in one call; what is generated is asked for one by one, all at once."""
+        """All lists of one adapter are scored in one call; what is to be written is asked for at the same time, a call each."""
         lists: dict[str | None, list[int]] = defaultdict(list)
         for i, request in enumerate(requests):
             if request.choices is not None:
@@ -174,8 +176,7 @@ class TinkerEngine:
 
     def logprobs(self, rows: Sequence[Row], *, adapter: str | None) -> list[Tensor]:
         trainer = self._base_trainer() if adapter is None else self._adapter(adapter).trainer
-        self._check_rows(rows)
-        plain = Plain(rows)
+        plain = self._plain(rows)
         return plain.fold(self._scored(trainer, plain.sequences)) if rows else []
 
     def forward_backward(self, rows: Sequence[Row], loss: LossFn, *, adapter: str) -> dict[str, float]:
@@ -183,8 +184,7 @@ class TinkerEngine:
         if not rows:
             raise EngineError("forward_backward got no rows; skip the call when nothing is to be trained")
         one = self._adapter(adapter)
-        self._check_rows(rows)
-        plain = Plain(rows)
+        plain = self._plain(rows)
         scored = self._scored(one.trainer, plain.sequences)
         coefficients, metrics = plain.gradients(loss, scored)
         one.waiting += zip(plain.sequences, coefficients, scored, strict=True)
@@ -213,14 +213,15 @@ class TinkerEngine:
                 made = one.trainer.optim_step(settings)
             self._client.result(sent, "computing gradients")
             answer = self._client.result(made, "making a step")
-        except EngineError as e:
-            self._broken = str(e)
-            raise EngineError(f"{e}; it is not known whether the step was made: resume the run from its last checkpoint") from e
+        except Exception as e:
+            self._broken = f"{e}; it is not known whether the step was made: resume the run from its last checkpoint"
+            raise EngineError(self._broken) from e
         one.changed = True
         norms = [value for key, value in (answer.metrics or {}).items() if key.rsplit("/", 1)[-1].startswith("grad_norm")]
-        return {"grad_norm": float(norms[0])} if norms else {}
+        return {"grad_norm": float(norms[0]) if norms else math.nan}
 
     def sync(self) -> int:
+        self._expect_living()
         for name, one in self._adapters.items():
             if one.changed:
                 self._publish(name, one)
@@ -231,15 +232,15 @@ class TinkerEngine:
 
     def save(self, name: str) -> str:
         """The states stay on the server; the folder names them."""
+        self._expect_living()
         if any(one.waiting for one in self._adapters.values()):
             raise EngineError("an adapter holds gradients that no optim_step has used; save between steps")
         paths = {adapter: self._saved(adapter) for adapter in self._adapters}
         folder = self.store / name
         folder.mkdir(parents=True, exist_ok=True)
         draft = folder / f".{_STATE}"
-        draft.write_text(
-            json.dumps({"base_model": self.base_model, "version": self.version, "states": paths}), encoding="utf-8"
-        )
+        kept = {"base_model": self.base_model, "version": self.version, "states": paths, "ranks": self._ranks}
+        draft.write_text(json.dumps(kept), encoding="utf-8")
         draft.replace(folder / _STATE)
         return name
 
@@ -249,12 +250,14 @@ class TinkerEngine:
         try:
             found = json.loads(file.read_text(encoding="utf-8"))
             states, version, base = dict(found["states"]), int(found["version"]), found["base_model"]
+            ranks = dict(found["ranks"])
         except (OSError, ValueError, KeyError, TypeError) as e:
             raise CheckpointError(
                 f"{file.parent} holds no states of a Tinker server ({e}); use a checkpoint of this engine"
             ) from e
-        if base != self.base_model or not set(states) <= set(self._adapters):
-            raise CheckpointError(f"{file} belongs to adapters {sorted(states)} on {base}, not to {sorted(self._adapters)}")
+        self._expect_living()
+        if base != self.base_model or not ranks.items() <= self._ranks.items():
+            raise CheckpointError(f"{file} belongs to adapters {ranks} on {base}, not to {self._ranks} on {self.base_model}")
         for adapter, path in states.items():
             service, one = self._client.service, self._adapters[adapter]
             whole, part = service.create_training_client_from_state_with_optimizer, service.create_training_client_from_state
@@ -284,11 +287,16 @@ class TinkerEngine:
 
     # ------------------------------------------------------------------ inside
 
-    def _adapter(self, name: str) -> _Adapter:
+    @property
+    def _ranks(self) -> dict[str, int]:
+        return {name: one.spec.rank for name, one in self._adapters.items()}
+
+    def _expect_living(self) -> None:
         if self._broken:
-            raise EngineError(
-                f"{self._broken}; it is not known whether the step was made: resume the run from its last checkpoint"
-            )
+            raise EngineError(self._broken)
+
+    def _adapter(self, name: str) -> _Adapter:
+        self._expect_living()
         try:
             return self._adapters[name]
         except KeyError:
@@ -350,15 +358,22 @@ class TinkerEngine:
             found.append(values[torch.tensor(row.mask[1:])])
         return found
 
-    def _check_rows(self, rows: Sequence[Row]) -> None:
+    def _plain(self, rows: Sequence[Row]) -> Plain:
         check_rows(rows, self.positions, self.vocab_size)
-        if any(row.temperature != 1 and not row.choices for row in rows):
+        plain = Plain(rows)
+        if any(row.temperature != 1 for row in plain.sequences):
             raise EngineError("the Tinker API scores at temperature 1 only; set rollout.temperature = 1")
+        return plain
 
     def _check_request(self, request: SampleRequest) -> None:
         longest = max(map(len, request.choices)) if request.choices else request.max_tokens
-        if not request.prompt or request.max_tokens < 1 or request.n < 1:
-            raise EngineError("a request needs a prompt, and max_tokens and n of at least 1")
+        if not request.prompt or request.max_tokens < 1 or request.n < 1 or request.temperature < 0:
+            raise EngineError("a request needs a prompt, max_tokens and n of at least 1, and no negative temperature")
+        if request.choices is not None and not (request.choices and all(request.choices)):
+            raise EngineError("a request to choose needs choices, each with at least one token")
+        ids = [*request.prompt, *(token for option in request.choices or () for token in option)]
+        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            raise EngineError(f"token ids outside the vocabulary of {self.vocab_size}")
         if len(request.prompt) + longest > self.positions:
             raise EngineError(f"the prompt has {len(request.prompt)} tokens, but the model has {self.positions} positions")
         if request.choices is None and request.temperature not in (0, 1):

@@ -6,11 +6,8 @@ local engine's own, so that a run can go on with another engine or another numbe
 
 from __future__ import annotations
 
-import json
 import math
-import tempfile
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -80,19 +77,18 @@ class VerlEngine:
         if spec.alpha != int(spec.alpha):
             raise EngineError(f"verl takes a whole number for a LoRA's alpha, got {spec.alpha}")
         self._driver.create_adapter(name, spec)
-        with tempfile.TemporaryDirectory() as folder:
-            self._export(Path(folder), spec, self._driver.adapter_state(name).weights)
-            self._group = WorkerGroup(
-                self._driver.model,
-                Path(folder),
-                spec,
-                workers=self.workers,
-                device=self.device,
-                half=self.half,
-                longest=self.micro_batch_tokens,
-                timeout=self.timeout,
-                address=self.ray_address,
-            )
+        self._group = WorkerGroup(
+            self._driver.model,
+            spec,
+            workers=self.workers,
+            device=self.device,
+            half=self.half,
+            longest=self.micro_batch_tokens,
+            timeout=self.timeout,
+            address=self.ray_address,
+        )
+        weights = self._driver.adapter_state(name).weights  # the workers start from the driver's numbers
+        self._group.set_adapter({self._remote(key): value for key, value in weights.items()}, {})
         self._adapter = name
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[list[Sample] | EngineError]:
@@ -165,10 +161,10 @@ class VerlEngine:
 
     def _ready(self, rows: Sequence[Row], adapter: str | None) -> WorkerGroup:
         self._driver.check_rows(rows)
-        if adapter is not None:
-            self._driver.adapter_state(adapter)
         if self._group is None:
             raise EngineError("the verl engine starts its workers with their adapter: call create_adapter first")
+        if adapter not in (None, self._adapter):
+            raise EngineError(f"no adapter {adapter!r}; the verl engine holds {self._adapter!r} alone")
         return self._group
 
     def _fetch(self, *, optimizer: bool) -> None:
@@ -179,24 +175,6 @@ class VerlEngine:
         found = {f"{local[name]}|{moment}": v for (name, _, moment), v in ((k.partition("|"), v) for k, v in moments.items())}
         state = AdapterState({local[name]: value for name, value in weights.items()}, found, self._steps)
         self._driver.set_adapter_state(self._adapter, state)
-
-    def _export(self, folder: Path, spec: LoraSpec, weights: Mapping[str, Tensor]) -> None:
-        """The new adapter in PEFT's format, so that the workers start from the same numbers."""
-        from safetensors.torch import save_file
-
-        tensors = {self._remote(key).replace(".default", ""): value.clone() for key, value in weights.items()}
-        save_file(tensors, folder / "adapter_model.safetensors")
-        settings = {
-            "peft_type": "LORA",
-            "task_type": "CAUSAL_LM",
-            "r": spec.rank,
-            "lora_alpha": spec.alpha,
-            "lora_dropout": 0.0,
-            "target_modules": list(spec.targets),
-            "base_model_name_or_path": str(self._driver.model),
-            "inference_mode": False,
-        }
-        (folder / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
     def _remote(self, key: str) -> str:
         """PEFT's name of a weight: "layers.0.up_proj.lora_A" -> "base_model.model.model.layers. ... .lora_A.default.weight"."""

@@ -36,7 +36,6 @@ class WorkerGroup:
     def __init__(
         self,
         model: Path,
-        adapter: Path,
         spec: LoraSpec,
         *,
         workers: int,
@@ -67,15 +66,16 @@ class WorkerGroup:
         self.pids: list[int] = []
         """Process ids of the workers."""
         self._started = not ray.is_initialized()
-        if self._started:
-            _start(ray, address, workers, device)
         gpu = device != "cpu"
         self._pool = RayResourcePool(process_on_nodes=[workers], use_gpu=gpu, max_colocate_count=1)
-        config = _training_config(model, adapter, spec, half=half, longest=longest)
         try:
+            if self._started:
+                _start(ray, address, workers, device)
             self._expect_room(gpu)
+            config = _training_config(model, spec, half=half, longest=longest)
             arguments = RayClassWithInitArgs(ray.remote(Worker), config=config, timeout=int(timeout + _START_S))
-            self._group = RayWorkerGroup(self._pool, arguments, use_gpu=gpu, device_name=device)
+            # Not packed into one node: a cluster may have its GPUs on several.
+            self._group = RayWorkerGroup(self._pool, arguments, bin_pack=False, use_gpu=gpu, device_name=device)
             self.pids = self._call("begin", timeout=max(timeout, _START_S))
         except Exception as e:
             self.close()
@@ -104,9 +104,6 @@ class WorkerGroup:
     def step(self, params: OptimParams) -> float:
         settings = {key: value for key, value in asdict(params).items() if key != "clip"}
         return self._call("step", settings, params.clip)[0]
-
-    def drop_gradients(self) -> None:
-        self._call("drop_gradients")
 
     def adapter(self, *, optimizer: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         return self._call("adapter", optimizer)[0]
@@ -154,8 +151,8 @@ class WorkerGroup:
             self._broken = f"its workers did not answer within {timeout:.0f} s in {method}"
         except self._ray.exceptions.RayActorError as e:
             self._broken = f"a worker died in {method} ({str(e).splitlines()[0]})"
-        except self._ray.exceptions.RayTaskError as e:
-            self._broken = f"a worker raised in {method}: {e}"
+        except self._ray.exceptions.RayError as e:
+            self._broken = f"a worker failed in {method}: {e}"
         raise EngineError(f"the verl engine cannot go on: {self._broken}; resume the run from its last checkpoint")
 
     def _dealt(self, rows: Sequence[Row]) -> list[list[int]]:
@@ -201,7 +198,7 @@ def _start(ray: Any, address: str, workers: int, device: Device) -> None:
         ray.init(include_dashboard=False, object_store_memory=256 * 2**20, **own, **options)
 
 
-def _training_config(model: Path, adapter: Path, spec: LoraSpec, *, half: bool, longest: int) -> Any:
+def _training_config(model: Path, spec: LoraSpec, *, half: bool, longest: int) -> Any:
     """verl's settings. Weights and adapter are kept in float32; a half-precision base is computed in bfloat16."""
     from verl.trainer.config import CheckpointConfig  # pyright: ignore[reportMissingImports]
     from verl.workers.config import (  # pyright: ignore[reportMissingImports]
@@ -218,7 +215,7 @@ def _training_config(model: Path, adapter: Path, spec: LoraSpec, *, half: bool, 
             path=str(model),
             lora_rank=spec.rank,
             lora_alpha=int(spec.alpha),
-            lora_adapter_path=str(adapter),
+            target_modules=list(spec.targets),
             use_remove_padding=False,
             enable_gradient_checkpointing=half,
             override_config={"attn_implementation": "sdpa"},

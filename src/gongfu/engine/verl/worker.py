@@ -70,9 +70,6 @@ class Worker(TinkerTrainingWorker):
                 optimizer.step()
         return value
 
-    def drop_gradients(self) -> None:
-        self.optimizer_zero_grad()
-
     def adapter(self, optimizer: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Weights by verl's names, and the optimiser's moments as "<name>|<moment>"; gathered, so of the first rank alone."""
         weights, moments = {}, {}
