@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 def make(folder, tmp_path, *, lr=1e-2, mode="choose", rules=None, runner=None, **settings):
     recipe = Recipe(
-        engine={"model": str(folder)},
+        engine={"name": "local", "model": str(folder)},
         suite=CustomSuiteConfig(object="toy:ToySuite"),
         rollout=RolloutConfig(mode=mode, max_context=400, context=(rules or TextRules()).context),
         method=GRPOConfig(**{"tasks": 3, "group_size": 4, **settings}),
