@@ -35,7 +35,7 @@ test: $(VENV)/.dev check
 # The contract, the recipes and the faults of engines that train elsewhere: verl with two Ray workers on CPUs, and the client of
 # the Tinker API with a SkyRL server that the tests start.
 test-engines: $(VERL)/.ready $(SKYRL)/.ready
-	GONGFU_ENGINES=needed GONGFU_SKYRL=$(SKYRL)/bin/python GONGFU_JAX_CACHE=$(SKYRL)/jax-cache PYTHONPATH=src \
+	GONGFU_ENGINES=needed GONGFU_SKYRL=$(SKYRL)/bin/python GONGFU_JAX_CACHE=$(SKYRL)/jax-cache PYTHONPATH=$(CURDIR)/src \
 	  $(VERL)/bin/python -m pytest --timeout 600 tests/engines
 
 check: $(VENV)/.dev
