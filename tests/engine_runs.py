@@ -44,7 +44,7 @@ SMALL = {
     "grpo": [*_SIZE, "--method.tasks=2"],
     "uniskill": [*_SIZE, "--method.tasks=2", "--method.group-size=8", "--method.references=2"],
 }
-"""What makes the recipes of `HOUSEHOLD` small. Within four turns nano hardly succeeds, so these steps play and score, and seldom
+"""What makes the recipes of `HOUSEHOLD` small. Within four turns nano hardly succeeds, so these steps play and score and seldom
 train: that training is the same is what the contract shows."""
 
 
