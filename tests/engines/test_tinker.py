@@ -148,8 +148,10 @@ def test_no_server_and_no_key_are_said_at_once(make, server, tmp_path, monkeypat
 
 @pytest.mark.parametrize("method", HOUSEHOLD)
 def test_a_recipe_gives_the_same_run_with_another_engine(method, server, tmp_path, request):
-    """The server draws its own first adapter, which changes nothing before it is trained; with a small rate the runs stay side
-    by side: the same episodes, and the same numbers."""
+    """The same episodes, metrics and answers at temperature 0; see `SMALL` for what these steps do not show.
+
+    The server draws its own first adapter, so where a step trains, only a small rate keeps the runs side by side.
+    """
     recipes = request.config.rootpath / "recipes"
     words = [f"@{recipes}/{HOUSEHOLD[method]}", *SMALL[method], "--optim.clip=0", "--optim.lr=1e-6", f"--run.folder={tmp_path}"]
     elsewhere = ["--engine.name=tinker", f"--engine.url={server.url}", "--engine.check=false", "--engine.timeout=250"]
