@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -189,6 +190,17 @@ class Understates(LocalEngine):
     capabilities = frozenset(LocalEngine.capabilities - {Capability.CHOOSE})
 
 
+class Tangled(LocalEngine):
+    """Says that it may be sampled while it trains, and answers otherwise then."""
+
+    capabilities = LocalEngine.capabilities | {Capability.OVERLAP}
+
+    async def sample(self, requests):
+        if threading.current_thread() is not threading.main_thread():
+            requests = [replace(request, seed=request.seed + 1) for request in requests]
+        return await super().sample(requests)
+
+
 class OtherSteps(LocalEngine):
     def optim_step(self, params, *, adapter):
         return super().optim_step(replace(params, lr=2 * params.lr), adapter=adapter)
@@ -209,6 +221,7 @@ BREACHES = [
     (PublishesAtOnce, "stale", ""),
     (Talks, "requests", "stop token"),
     (MisremembersChoices, "choices", "as a generated one"),
+    (Tangled, "overlap", "other tokens"),
     (HalfLoads, "save", "the next step"),
     (OldSampler, "save", "the sampler after load"),
     (TakesAnything, "refuses", ""),

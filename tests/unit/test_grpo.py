@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import threading
 
 import pytest
 
 from gongfu.config.schema import CustomSuiteConfig, GRPOConfig, Recipe, RolloutConfig
 from gongfu.config.update import KLConfig
 from gongfu.core.errors import EngineError, EnvError
-from gongfu.engine.protocol import OptimParams
+from gongfu.engine.protocol import Capability, OptimParams
 from gongfu.envs.runner import InlineRunner
 from gongfu.methods.actions import action_part, returns_of
 from gongfu.methods.base import Schedule
 from gongfu.methods.grpo import GRPO, _live, _trimmed
+from gongfu.methods.stale import corrected
 from gongfu.methods.update import token_rows
 from gongfu.rollout.collector import Collector, lost
 from gongfu.rollout.context import TextRules
@@ -167,6 +170,102 @@ def test_a_sampler_that_serves_other_weights_is_noticed(folder, tmp_path):
     method.engine.sync = stale
 
 
+def test_one_step_off_plays_with_the_weights_of_before(folder, tmp_path):
+    method = make(folder, tmp_path, lr=1e-3, one_step_off=True)
+    steps = [method.step(k).metrics for k in range(3)]
+    assert [m["train/version_lag"] for m in steps] == [0, 1, 1]
+    assert [m["train/version"] for m in steps] == [2, 3, 4]
+    assert steps[0]["train/importance_log_abs"] < 1e-5 < 1e-4 < steps[1]["train/importance_log_abs"]
+    assert all(m["actor/grad_norm"] > 0 for m in steps)
+    fresh = make(folder, tmp_path / "fresh", lr=1e-3)
+    plain = [fresh.step(k) for k in range(2)]
+    assert plain[0].metrics["actor/grad_norm"] == pytest.approx(steps[0]["actor/grad_norm"], rel=1e-4)
+    assert plain[1].metrics["train/version_lag"] == 0
+
+
+def test_one_step_off_goes_on_exactly_from_a_checkpoint(folder, tmp_path):
+    method = make(folder, tmp_path, lr=1e-3, one_step_off=True)
+    method.schedule = Schedule(steps=4)
+    for k in range(2):
+        method.step(k)
+    ref, state = method.engine.save("here"), json.loads(json.dumps(method.state()))
+    wanted = [method.step(k) for k in (2, 3)]
+    assert method.state() == {}  # nothing is played beyond the last step
+    again = make(folder, tmp_path, lr=1e-3, one_step_off=True)
+    again.schedule = method.schedule
+    again.engine.load(ref)
+    again.restore(state)
+    for k, report in zip((2, 3), wanted, strict=True):
+        found = again.step(k)
+        assert found.trajectories == report.trajectories
+        same = [name for name in report.metrics if not name.startswith("time/")]
+        assert {n: found.metrics[n] for n in same} == pytest.approx({n: report.metrics[n] for n in same}, rel=1e-6)
+
+
+def test_an_older_policy_is_made_up_for_by_truncated_ratios(folder, tmp_path):
+    """By hand: of two tokens that were sampled with exp(-1) and exp(-3) of today's probability, one is cut off at 2."""
+    method = make(folder, tmp_path)
+    batch = [t for t in method.collector.collect(method.actor, method.tasks.draw(0, 3), group_size=4) if t.turns]
+    example = action_part(batch, method.settings, method.engine).examples[0]
+    now = [float(v) for v in method.engine.logprobs([example.row], adapter=ACTOR)[0]]
+    gaps = [0.5, 3.0, *[0.0] * (len(now) - 2)]
+    old = dataclasses.replace(
+        example, old_logprobs=tuple(v - g for v, g in zip(now, gaps, strict=True)), advantages=(-2.0,) * len(now)
+    )
+    (fresh,), metrics = corrected([old], method.engine, adapter=ACTOR, cap=2.0, max_gap=10.0)
+    assert fresh.old_logprobs == pytest.approx(now)
+    assert fresh.advantages == pytest.approx([-2.0 * 1.6487213, -4.0, *[-2.0] * (len(now) - 2)])
+    assert metrics["train/importance_truncated"] == pytest.approx(1 / len(now))
+    assert metrics["train/importance_log_abs"] == pytest.approx(3.5 / len(now))
+    with pytest.raises(EngineError, match="serves other weights"):
+        corrected([old], method.engine, adapter=ACTOR, cap=2.0, max_gap=3.0 / len(now))
+
+
+def test_rollouts_of_too_old_a_version_are_refused(folder, tmp_path):
+    method = make(folder, tmp_path, one_step_off=True)
+    method.step(0)
+    method.engine.sync()
+    with pytest.raises(EngineError, match="version 1 came to be trained at version 3; at most 1 behind"):
+        method.step(1)
+
+
+def test_an_engine_that_can_do_both_plays_beside_the_update(folder, tmp_path):
+    """The same numbers, from two threads."""
+    one, two = (make(folder, tmp_path / name, lr=1e-3, one_step_off=True) for name in ("one", "two"))
+    two.engine = Both(two.engine)
+    two.actor = dataclasses.replace(two.actor, engine=two.engine)
+    for k in range(3):
+        reports = [method.step(k) for method in (one, two)]
+        assert reports[0].trajectories == reports[1].trajectories
+        a, b = ({n: v for n, v in r.metrics.items() if not n.startswith("time/")} for r in reports)
+        assert a == pytest.approx(b, rel=1e-6)
+    assert len(two.engine.sampled_in) == 2  # the first step's rollouts here, the others' elsewhere
+
+
+class Both:
+    """An engine that may be sampled while it trains, one call at a time."""
+
+    def __init__(self, engine):
+        self.engine, self.lock, self.sampled_in = engine, threading.Lock(), set()
+        self.capabilities = engine.capabilities | {Capability.OVERLAP}
+
+    async def sample(self, requests):
+        self.sampled_in.add(threading.current_thread().name.split("_")[0])
+        with self.lock:
+            return await self.engine.sample(requests)
+
+    def __getattr__(self, name):
+        found = getattr(self.engine, name)
+        if name not in ("logprobs", "forward_backward", "optim_step"):
+            return found
+
+        def locked(*args, **kwargs):
+            with self.lock:
+                return found(*args, **kwargs)
+
+        return locked
+
+
 def test_warmup_scales_the_first_steps(folder, tmp_path):
     slow, fast = make(folder, tmp_path), make(folder, tmp_path)
     slow.schedule = Schedule(steps=1, warmup=1000)
@@ -226,8 +325,9 @@ FLAT, MIXED = [True, True, True, True], [True, False, True, False]
 def test_dynamic_sampling_plays_on_until_enough_groups_teach_something(folder, tmp_path):
     method = make(folder, tmp_path, dynamic_rounds=3)
     method.collector = Scripted([FLAT, MIXED, FLAT], [MIXED, MIXED, MIXED], [MIXED] * 3)
-    played, rounds = method._play(0)
-    assert rounds == 1 and len(method.collector.played) == 2
+    rollouts = method._play(0)
+    played = rollouts.trajectories
+    assert rollouts.rounds == 1 and len(method.collector.played) == 2
     assert not set(method.collector.played[0]) & set(method.collector.played[1])  # no task twice
     trained = _trimmed(played, 3)
     assert len({t.group for t in trained}) == 3 and len(_live(played)) == 4  # the surplus is left out
@@ -236,10 +336,10 @@ def test_dynamic_sampling_plays_on_until_enough_groups_teach_something(folder, t
 def test_dynamic_sampling_stops_at_its_bound_and_can_be_off(folder, tmp_path):
     method = make(folder, tmp_path, dynamic_rounds=2)
     method.collector = Scripted(*[[FLAT] * 3] * 4)
-    assert method._play(0)[1] == 2 and len(method.collector.played) == 3
+    assert method._play(0).rounds == 2 and len(method.collector.played) == 3
     off = make(folder, tmp_path / "off")
     off.collector = Scripted([FLAT] * 3)
-    assert off._play(0)[1] == 0 and len(off.collector.played) == 1
+    assert off._play(0).rounds == 0 and len(off.collector.played) == 1
 
 
 def test_penalties_do_not_make_a_group_live():

@@ -1,6 +1,9 @@
 """Contexts, collector and rows over the real household suite and a real word-level tokenizer; scripted actors."""
 
+import asyncio
 import dataclasses
+import time
+from collections import Counter
 
 import pytest
 
@@ -221,6 +224,120 @@ def test_a_failing_environment_or_prompt_costs_one_episode(suite, tokenizer):
     metrics = rollout_metrics(played)
     assert metrics["rollout/lost"] == 2 and metrics["rollout/success"] == 1
     assert set(success_by_kind(played).values()) == {1.0}
+
+
+class Dies(InlineRunner):
+    """Its environments die at a step of some episodes, the first `times` times."""
+
+    def __init__(self, suite, times=1, error=EnvError):
+        super().__init__(suite)
+        self.times, self.error, self.stepped = times, error, Counter()
+
+    def step(self, actions):
+        answers = super().step(actions)
+        for key in actions:
+            self.stepped[key] += 1
+            if "00001:" in key and self.stepped[key] % 4 == 3 and self.stepped[key] < 4 * self.times:
+                self.release([key])
+                answers[key] = self.error("it died")
+        return answers
+
+
+SCHEDULES = pytest.mark.parametrize("schedule", ["together", "apart"])
+
+
+@SCHEDULES
+def test_an_environment_that_fails_is_begun_anew_from_its_seed(suite, tokenizer, schedule):
+    """The same episodes as without the failure: no action of the broken beginning is taken again in a living environment."""
+    collector = dataclasses.replace(collector_of(suite, tokenizer), schedule=schedule)
+    tasks = suite.tasks("train")[:4]
+    wanted = collector.collect(expert_actor(suite, tokenizer), tasks)
+    for times, retries, restarted in ((1, 1, 1), (2, 2, 2), (2, 1, None)):
+        again = dataclasses.replace(collector, runner=Dies(suite, times), retries=retries)
+        played = again.collect(expert_actor(suite, tokenizer), tasks)
+        assert rollout_metrics(played)["rollout/restarts"] == (restarted or retries)
+        if restarted:
+            assert [dataclasses.replace(t, restarts=0) for t in played] == wanted
+        else:
+            assert [t.stop for t in played if lost(t)] == ["error"] and len([t for t in played if t.success]) == 3
+
+
+@SCHEDULES
+def test_an_episode_has_a_dead_line(suite, tokenizer, schedule):
+    class Slow(ScriptedActor):
+        async def answer(self, asks):
+            if any("00001:" in ask.episode for ask in asks):
+                await asyncio.sleep(0.06)
+            return await super().answer(asks)
+
+    collector = dataclasses.replace(collector_of(suite, tokenizer), schedule=schedule, episode_timeout=0.1, retries=3)
+    tasks = suite.tasks("train")[:4]
+    played = collector.collect(Slow(tokenizer, expert_for(suite, 0)), tasks)
+    late = [t for t in played if t.stop == "timeout"]
+    assert late and all("rollout.episode_timeout" in t.error and t.restarts == 0 for t in late)
+    if schedule == "apart":  # nobody waits for the slow one
+        assert len(late) == 1 and all(t.success for t in played if t not in late)
+
+
+def test_both_schedules_play_the_same_episodes(suite, tokenizer):
+    collector, tasks = collector_of(suite, tokenizer), suite.tasks("train")[:6]
+    apart = dataclasses.replace(collector, schedule="apart")
+    one, two = (c.collect(expert_actor(suite, tokenizer), tasks, group_size=2, concurrency=5) for c in (collector, apart))
+    assert one == two
+
+
+def test_together_the_prompts_of_a_turn_are_one_batch(suite, tokenizer):
+    class Counting(ScriptedActor):
+        batches = ()
+
+        async def answer(self, asks):
+            self.batches = (*self.batches, len(asks))
+            return await super().answer(asks)
+
+    actor = Counting(tokenizer, expert_for(suite, 0))
+    played = collector_of(suite, tokenizer).collect(actor, suite.tasks("train")[:9], concurrency=4)
+    assert sum(actor.batches) == sum(len(t.turns) for t in played)
+    assert set(actor.batches[: min(len(t.turns) for t in played)]) == {4} and len(actor.batches) < sum(actor.batches) / 2
+
+
+@SCHEDULES
+def test_what_ends_a_run_is_raised_and_closes_every_environment(suite, tokenizer, schedule):
+    class Broken(ScriptedActor):
+        async def answer(self, asks):
+            if any(ask.turn == 2 for ask in asks):
+                raise EngineError("no server is left")
+            return await super().answer(asks)
+
+    collector = dataclasses.replace(collector_of(suite, tokenizer), schedule=schedule)
+    with pytest.raises(EngineError, match="no server is left"):
+        collector.collect(Broken(tokenizer, expert_for(suite, 0)), suite.tasks("train")[:4])
+    assert not collector.runner._running
+
+
+def test_apart_a_slow_environment_holds_up_nobody(suite, tokenizer):
+    """While one environment takes its time, the others play on in their own threads."""
+
+    class Slow(InlineRunner):
+        waits = True
+        ended = ()
+
+        def step(self, actions):
+            (key,) = actions
+            if "00001:" in key:
+                time.sleep(0.02)
+            return super().step(actions)
+
+        def release(self, keys):
+            for key in keys:
+                if key in self._running:
+                    self.ended = (*self.ended, key)
+            super().release(keys)
+
+    runner = Slow(suite)
+    collector = dataclasses.replace(collector_of(suite, tokenizer), schedule="apart", runner=runner)
+    played = collector.collect(expert_actor(suite, tokenizer), suite.tasks("train")[:4])
+    assert all(t.success for t in played)
+    assert "00001:" in runner.ended[-1] and len(runner.ended) == 4
 
 
 def test_sampled_rows_need_one_policy(suite, tokenizer):

@@ -19,6 +19,17 @@ class GRPOConfig(ActionConfig):
     dynamic_rounds: int = Field(default=0, ge=0)
     """Dynamic sampling (DAPO, arXiv 2503.14476): at most so many further rounds of tasks, until `tasks` groups hold different
     scores; what is beyond that number is not trained on. 0 = off."""
+    one_step_off: bool = False
+    """Play the next step's rollouts with the weights of before this step's update, beside it where the engine can do both;
+    truncated importance ratios make up for their age."""
+    importance_cap: float = Field(default=2.0, gt=0)
+    """Where the ratio of the trainer's policy to that of the rollouts is cut off; with `one_step_off`."""
+
+    @model_validator(mode="after")
+    def _is_late(self) -> GRPOConfig:
+        if self.importance_cap != type(self).model_fields["importance_cap"].default and not self.one_step_off:
+            raise ValueError("importance_cap does nothing without one_step_off")
+        return self
 
 
 class CriticTrainingConfig(Section):

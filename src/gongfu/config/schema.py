@@ -80,6 +80,13 @@ class RolloutConfig(Section):
     """An episode whose prompt reaches this length stops."""
     concurrency: Positive = 128
     """Episodes in flight."""
+    schedule: Literal["together", "apart"] = "together"
+    """together: the episodes take their turns together, their prompts are one batch. apart: each goes on as soon as it has its
+    answer, for servers that batch what comes and for slow environments; a local engine's batches then depend on the clock."""
+    retries: int = Field(default=1, ge=0)
+    """Times that an episode whose environment failed is begun anew, from its seed."""
+    episode_timeout: float = Field(default=0.0, ge=0)
+    """Seconds that an episode may take, with its new beginnings; then it is lost. 0 = no limit."""
     workers: WorkersConfig = WorkersConfig()
 
 

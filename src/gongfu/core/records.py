@@ -118,6 +118,8 @@ class Trajectory:
     """The suite's own score of the episode, 0 to 1."""
     stop: Stop
     error: str = ""
+    restarts: int = 0
+    """Times that its environment failed and it was begun anew."""
 
     @property
     def success(self) -> bool:

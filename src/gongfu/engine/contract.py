@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -31,6 +32,7 @@ RULES = {
     "stale": "what was trained reaches the sampler at sync and not before, with a version that rises",
     "requests": "n samples, stop tokens, greedy answers and sessions are as asked for",
     "choices": "a chosen response has the log-probs that the scorer gives it among its list, and alone if it says those",
+    "overlap": "what is sampled while another thread trains is what is sampled at rest",
     "save": "after load everything goes on as after save: log-probs, samples, version, and the next optimiser step",
     "refuses": "unknown adapters, empty prompts, losses that are no scalar and calls without rows are EngineErrors",
     "undeclared": "what is not among the capabilities is refused with an EngineError",
@@ -85,6 +87,7 @@ class Contract:
             ("stale", lambda: self._stale(rows, first)),
             ("requests", lambda: self._requests(first)),
             ("choices", lambda: self._choices(first)),
+            ("overlap", lambda: self._overlap(rows, first)),
             ("save", lambda: self._save(rows, first)),
             ("refuses", lambda: self._refuses(rows, first)),
         ):
@@ -240,6 +243,21 @@ class Contract:
         if sample.drawn_from is not None and sample.drawn_from.alone is not None:
             (alone,) = self.engine.logprobs([replace(_row_of(request, sample), choices=())], adapter=role)
             self.close(sample.drawn_from.alone, alone.tolist(), "choices", "a chosen response as a generated one")
+
+    def _overlap(self, rows: Sequence[Row], role: str) -> None:
+        if Capability.OVERLAP not in self.engine.capabilities:
+            return
+        self.engine.sync()
+        requests = [self.request(20 + k, role) for k in range(4)]
+        at_rest = self.sample(requests)
+        with ThreadPoolExecutor(1) as thread:
+            sampling = thread.submit(self.sample, requests)
+            for _ in range(3):
+                self.train(rows, role)
+            meanwhile = sampling.result()
+        self.expect([s.tokens for s in meanwhile] == [s.tokens for s in at_rest], "overlap", "other tokens for the same seeds")
+        for one, other in zip(meanwhile, at_rest, strict=True):
+            self.close(one.logprobs, other.logprobs, "overlap", "sampled meanwhile and at rest")
 
     def _save(self, rows: Sequence[Row], role: str) -> None:
         self.engine.sync()

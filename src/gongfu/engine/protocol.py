@@ -36,6 +36,8 @@ class Capability(StrEnum):
     """Log-probs at other temperatures than 1, of samples and of rows."""
     CLIP = "clip"
     """A bound on the gradient norm of a step."""
+    OVERLAP = "overlap"
+    """Sampling from one thread while another one scores and trains."""
     NATIVE_LOSS = "native_loss"
     """Runs the Python loss next to the model, without a second forward."""
 

@@ -26,6 +26,8 @@ class EnvRunner(Protocol):
 
     capacity: int | None
     """Most episodes at a time, None = any number."""
+    waits: bool
+    """Whether a call waits for work that is done elsewhere, in another process."""
 
     def reset(self, tasks: Mapping[str, Task]) -> dict[str, Observation | EnvError]: ...
     def step(self, actions: Mapping[str, str]) -> dict[str, Step | EnvError]: ...
@@ -67,6 +69,7 @@ class InlineRunner:
     """
 
     capacity: int | None = None
+    waits = False
 
     def __init__(self, suite: Suite) -> None:
         self.suite = suite

@@ -49,6 +49,8 @@ class WorkerRunner:
     the parent; being daemonic, an environment cannot start `multiprocessing` processes of its own (`subprocess` it can).
     """
 
+    waits = True
+
     def __init__(self, suite: Suite, *, workers: int, reset_timeout: float = 60.0, step_timeout: float = 30.0) -> None:
         if workers < 1 or reset_timeout <= 0 or step_timeout <= 0:
             raise EnvError(

@@ -1,42 +1,35 @@
-"""Plays B tasks x G rollouts, batched turn by turn; an episode that ends leaves the batch at once."""
+"""Plays B tasks x G rollouts side by side; an episode that ends makes room for the next one."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
+from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from gongfu.core.errors import EngineError, EnvError, EnvTimeout
-from gongfu.core.records import Call, Stop, Task, Trajectory, Turn
+from gongfu.core.records import Call, Task, Trajectory
 from gongfu.engine.protocol import Tokenizer
-from gongfu.envs.protocol import Observation, Step
 from gongfu.envs.runner import EnvRunner
 from gongfu.rollout.actions import ParsedAction, parse_action
 from gongfu.rollout.actor import Actor, Ask
 from gongfu.rollout.context import Context, TextRules
+from gongfu.rollout.desk import Apart, Desk, Together
+from gongfu.rollout.episode import Episode, Start
 
 T = TypeVar("T")
-
-
-@dataclass
-class _Episode:
-    id: str
-    group: str
-    rollout: int
-    context: Context
-    observation: Observation
-    skills: tuple[str, ...]
-    turns: list[Turn] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Collector:
     """Plays episodes of one suite under one set of text rules.
 
-    An environment that fails, or an engine that fails for one prompt, costs that episode: it is returned with stop
-    "error" or "timeout" and the message, and methods leave it out of their statistics.
+    An environment that fails is begun anew from the task's seed, never its step repeated, `retries` times. One that fails
+    still, or an engine that fails for one prompt, costs that episode: it is returned with stop "error" or "timeout" and the
+    message, and methods leave it out of their statistics.
     """
 
     runner: EnvRunner
@@ -46,6 +39,11 @@ class Collector:
     max_steps: int
     max_tokens: int
     """An episode whose next prompt would reach this many tokens stops with "context"."""
+    schedule: Literal["together", "apart"] = "together"
+    """How episodes take their turns; see `gongfu.rollout.desk`."""
+    retries: int = 0
+    episode_timeout: float = 0.0
+    """Seconds that an episode may take, with its new beginnings; then it is lost. 0 = no limit."""
 
     def collect(
         self,
@@ -62,146 +60,105 @@ class Collector:
 
         `skills` holds for each of `tasks` the skills (id -> text) that its rollouts are shown, all but the last `withheld`.
         """
-        return wait(
-            self.play(
-                actor,
-                tasks,
-                group_size=group_size,
-                step=step,
-                skills=skills or [{}] * len(tasks),
-                withheld=withheld,
-                concurrency=concurrency,
-            )
-        )
+        shown = skills or [{}] * len(tasks)
+        return wait(self._play(actor, step, _starts(tasks, group_size, step, shown, withheld), concurrency))
 
-    async def play(
-        self,
-        actor: Actor,
-        tasks: Sequence[Task],
-        *,
-        group_size: int,
-        step: int,
-        skills: Sequence[Mapping[str, str]],
-        withheld: int = 0,
-        concurrency: int,
-    ) -> list[Trajectory]:
-        waiting = self._starts(tasks, group_size, step)
-        order = [id for id, _, _, _ in waiting]
-        shown = {id: skills[n // group_size] if n % group_size < group_size - withheld else {} for n, id in enumerate(order)}
-        done: dict[str, Trajectory] = {}
-        running: dict[str, _Episode] = {}
-        waiting.reverse()
-        limit = min(concurrency, self.runner.capacity or concurrency)
+    async def _play(self, actor: Actor, step: int, starts: Sequence[Start], concurrency: int) -> list[Trajectory]:
+        seats = min(concurrency, self.runner.capacity or concurrency, len(starts))
+        desk: Desk = (Together if self.schedule == "together" else Apart)(self.runner, actor, seats)
+        waiting, done = deque(starts), dict[str, Trajectory]()
+
+        async def seat() -> None:
+            while waiting:
+                start = waiting.popleft()
+                done[start.id] = await self._episode(start, desk, step)
+            await desk.leave()
+
+        players = [asyncio.ensure_future(seat()) for _ in range(seats)]
         try:
-            while waiting or running:
-                fresh = [waiting.pop() for _ in range(min(limit - len(running), len(waiting)))]
-                if fresh:
-                    self._begin(fresh, shown, running, done)
-                self._drop_overlong(running, done)
-                if running:
-                    await self._turn(actor, step, running, done)
+            await asyncio.gather(*players)
         finally:
-            self.runner.release(list(running))
-        return [done[id] for id in order]
+            for player in players:
+                player.cancel()
+            await asyncio.gather(*players, return_exceptions=True)
+            self.runner.release([start.id for start in starts])
+            desk.close()
+        return [done[start.id] for start in starts]
 
-    def _starts(self, tasks: Sequence[Task], group_size: int, step: int) -> list[tuple[str, str, Task, int]]:
-        seen: dict[str, int] = {}
-        starts = []
-        for task in tasks:
-            seen[task.id] = again = seen.get(task.id, 0) + 1
-            group = f"{step:06d}:{task.id}" + (f"~{again}" if again > 1 else "")
-            starts += [(f"{group}:{rollout}", group, task, rollout + (again - 1) * group_size) for rollout in range(group_size)]
-        return starts
+    async def _episode(self, start: Start, desk: Desk, step: int) -> Trajectory:
+        """Play an episode to its end, from its seed again where the environment fails."""
+        begun = time.monotonic()
+        episode = self._new(start, begun, 0)
+        try:
+            async with desk.limit(self.episode_timeout):
+                for restarts in range(self.retries + 1):
+                    episode = self._new(start, begun, restarts)
+                    try:
+                        return await self._turns(episode, desk, step)
+                    except EnvError as e:
+                        if restarts == self.retries or self._late(episode):
+                            return episode.lost(e)
+        except TimeoutError:
+            pass
+        finally:
+            self.runner.release([start.id])
+        return episode.lost(self._too_late(episode))
 
-    def _begin(
-        self,
-        fresh: Sequence[tuple[str, str, Task, int]],
-        skills: Mapping[str, Mapping[str, str]],
-        running: dict[str, _Episode],
-        done: dict[str, Trajectory],
-    ) -> None:
-        first = self.runner.reset({id: task for id, _, task, _ in fresh})
-        for id, group, task, rollout in fresh:
-            shown = skills[id]
-            context = Context(self.rules, self.tokenizer, task, self.rules.system(self.instructions), tuple(shown.values()))
-            observation = first[id]
-            failed = isinstance(observation, EnvError)
-            episode = _Episode(id, group, rollout, context, Observation("") if failed else observation, tuple(shown))
-            if failed:
-                done[id] = self._lost(episode, observation)
-            else:
-                context.see(observation)
-                running[id] = episode
+    async def _turns(self, episode: Episode, desk: Desk, step: int) -> Trajectory:
+        """From the first observation to the end. Raises EnvError where the environment fails."""
+        start = episode.start
+        episode.see(_right(await desk.reset(start.id, start.task)))
+        while True:
+            prompt = episode.context.prompt()
+            if len(prompt) >= self.max_tokens:
+                return episode.end(None, "context")
+            if self._late(episode):
+                raise self._too_late(episode)
+            ask = Ask(start.id, start.task, len(episode.turns), start.rollout, step, prompt, episode.observation)
+            call = await desk.answer(ask)
+            if isinstance(call, EngineError):
+                return episode.lost(call)
+            parsed = self._parse(episode, call)
+            answer = _right(await desk.step(start.id, parsed.action))
+            if stop := episode.advance(call, parsed, answer, self.max_steps):
+                return episode.end(answer, stop)
 
-    def _drop_overlong(self, running: dict[str, _Episode], done: dict[str, Trajectory]) -> None:
-        for id, episode in list(running.items()):
-            if len(episode.context.prompt()) >= self.max_tokens:
-                done[id] = self._end(running.pop(id), None, "context")
-                self.runner.release([id])
+    def _new(self, start: Start, begun: float, restarts: int) -> Episode:
+        system = self.rules.system(self.instructions)
+        context = Context(self.rules, self.tokenizer, start.task, system, tuple(start.skills.values()))
+        return Episode(start, context, begun, restarts)
 
-    async def _turn(self, actor: Actor, step: int, running: dict[str, _Episode], done: dict[str, Trajectory]) -> None:
-        asks = [
-            Ask(e.id, e.context.task, len(e.turns), e.rollout, step, e.context.prompt(), e.observation)
-            for e in running.values()
-        ]
-        calls: dict[str, Call] = {}
-        for ask, answer in zip(asks, await actor.answer(asks), strict=True):
-            if isinstance(answer, EngineError):
-                done[ask.episode] = self._lost(running.pop(ask.episode), answer)
-                self.runner.release([ask.episode])
-            else:
-                calls[ask.episode] = answer
-        parsed = {id: self._parse(running[id], call) for id, call in calls.items()}
-        answers = self.runner.step({id: p.action for id, p in parsed.items()})
-        for id, answer in answers.items():
-            if isinstance(answer, EnvError):
-                done[id] = self._lost(running.pop(id), answer)
-            else:
-                self._advance(id, calls[id], parsed[id], answer, running, done)
+    def _late(self, episode: Episode) -> bool:
+        return bool(self.episode_timeout) and time.monotonic() - episode.begun >= self.episode_timeout
 
-    def _advance(
-        self, id: str, call: Call, parsed: ParsedAction, answer: Step, running: dict[str, _Episode], done: dict[str, Trajectory]
-    ) -> None:
-        episode = running[id]
-        shown = episode.observation
-        episode.turns.append(Turn(shown.text, shown.actions, call, parsed.action, parsed.validity, answer.reward, shown.facts))
-        episode.observation = answer.observation
-        if answer.terminated:
-            stop: Stop | None = "terminated"
-        elif answer.truncated or len(episode.turns) >= self.max_steps:
-            stop = "truncated"
-        else:
-            stop = None
-            episode.context.say(call.response, parsed.action)
-            episode.context.see(answer.observation)
-        if stop:
-            done[id] = self._end(running.pop(id), answer, stop)
-            self.runner.release([id])
+    def _too_late(self, episode: Episode) -> EnvTimeout:
+        return EnvTimeout(f"episode {episode.start.id} took longer than {self.episode_timeout:g} s (rollout.episode_timeout)")
 
-    def _parse(self, episode: _Episode, call: Call) -> ParsedAction:
+    def _parse(self, episode: Episode, call: Call) -> ParsedAction:
         finished = call.stop != "length"
         ends = finished and bool(call.response) and call.response[-1] in self.tokenizer.stop_ids
         text = self.tokenizer.decode(call.response[:-1] if ends else call.response)
         return parse_action(self.rules.format, text, finished=finished, admissible=episode.observation.actions)
 
-    def _end(self, episode: _Episode, last: Step | None, stop: Stop, error: str = "") -> Trajectory:
-        success = last is not None and last.outcome == "success"
-        score = last.score if last is not None and last.score is not None else float(success)
-        return Trajectory(
-            id=episode.id,
-            task=episode.context.task,
-            group=episode.group,
-            skills=episode.skills,
-            turns=tuple(episode.turns),
-            final_observation=episode.observation.text,
-            outcome="success" if success else "failure",
-            score=score,
-            stop=stop,
-            error=error,
-        )
 
-    def _lost(self, episode: _Episode, error: EnvError | EngineError) -> Trajectory:
-        return self._end(episode, None, "timeout" if isinstance(error, EnvTimeout) else "error", str(error))
+def _starts(
+    tasks: Sequence[Task], group_size: int, step: int, skills: Sequence[Mapping[str, str]], withheld: int
+) -> list[Start]:
+    seen: dict[str, int] = {}
+    starts = []
+    for task, shown in zip(tasks, skills, strict=True):
+        seen[task.id] = again = seen.get(task.id, 0) + 1
+        group = f"{step:06d}:{task.id}" + (f"~{again}" if again > 1 else "")
+        for n in range(group_size):
+            own = shown if n < group_size - withheld else {}
+            starts.append(Start(f"{group}:{n}", group, task, n + (again - 1) * group_size, own))
+    return starts
+
+
+def _right(answer: T | EnvError) -> T:
+    if isinstance(answer, EnvError):
+        raise answer
+    return answer
 
 
 def lost(trajectory: Trajectory) -> bool:

@@ -16,6 +16,7 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return {
         "rollout/episodes": float(len(trajectories)),
         "rollout/lost": float(len(trajectories) - len(kept)),
+        "rollout/restarts": float(sum(t.restarts for t in trajectories)),
         "rollout/success": _mean([t.success for t in kept]),
         "rollout/score": _mean([t.score for t in kept]),
         "rollout/turns": _mean([len(t.turns) for t in kept]),

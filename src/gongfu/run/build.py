@@ -43,13 +43,17 @@ def proposer_rules(config: ProposerConfig) -> ProposerRules:
 
 
 def build_collector(recipe: Recipe, suite: Suite, tokenizer: Tokenizer, runner: EnvRunner) -> Collector:
+    r = recipe.rollout
     return Collector(
         runner=runner,
         tokenizer=tokenizer,
         rules=build_rules(recipe),
         instructions=suite.instructions(),
         max_steps=suite.max_steps,
-        max_tokens=recipe.rollout.max_context,
+        max_tokens=r.max_context,
+        schedule=r.schedule,
+        retries=r.retries,
+        episode_timeout=r.episode_timeout,
     )
 
 

@@ -2,9 +2,7 @@
 
     trajectories/step-000012-train.jsonl.gz
 
-In an append context every prompt repeats the whole episode so far, so prompts would grow with the square of its length.
-A call's prompt is therefore stored as {"shared": k, "tokens": [...]}: the first k tokens of the previous call's prompt +
-response, then these. Equal content gives equal bytes (same Python and zlib).
+A line is what `gongfu.rollout.pack` makes of an episode. Equal content gives equal bytes (same Python and zlib).
 """
 
 from __future__ import annotations
@@ -14,12 +12,11 @@ import json
 import re
 import zlib
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gongfu.core.errors import RunFolderError
-from gongfu.core.records import Trajectory, from_json, to_json
+from gongfu.core.records import Trajectory
+from gongfu.rollout.pack import pack, unpack
 from gongfu.run.folder import disk_errors, write_atomic
 
 _NAME = re.compile(r"step-(\d{6,})-([A-Za-z0-9_.-]+)\.jsonl\.gz")
@@ -43,7 +40,7 @@ class TrajectoryStore:
         path = self.path(step, phase)
         with disk_errors(path):
             self.folder.mkdir(parents=True, exist_ok=True)
-        lines = (json.dumps(_pack(t), separators=(",", ":")) + "\n" for t in trajectories)
+        lines = (json.dumps(pack(t), separators=(",", ":")) + "\n" for t in trajectories)
         # mtime=0: the time of writing would make equal content differ
         write_atomic(path, gzip.compress("".join(lines).encode(), compresslevel=6, mtime=0))
         return path
@@ -80,45 +77,7 @@ def read_trajectories(path: str | Path) -> list[Trajectory]:
     trajectories = []
     for number, line in enumerate(lines, 1):
         try:
-            trajectories.append(_unpack(json.loads(line)))
+            trajectories.append(unpack(json.loads(line)))
         except (ValueError, TypeError, KeyError) as e:
             raise RunFolderError(f"{path}, line {number} is no trajectory: {e}") from e
     return trajectories
-
-
-def _pack(trajectory: Trajectory) -> dict[str, Any]:
-    prompts: list[dict[str, Any]] = []
-    bare = []
-    before: tuple[int, ...] = ()
-    for turn in trajectory.turns:
-        if turn.call is not None:
-            shared = _shared(before, turn.call.prompt)
-            prompts.append({"shared": shared, "tokens": turn.call.prompt[shared:]})
-            before = turn.call.prompt + turn.call.response
-            turn = replace(turn, call=replace(turn.call, prompt=()))
-        bare.append(turn)
-    data = to_json(replace(trajectory, turns=tuple(bare)))
-    calls = [turn["call"] for turn in data["turns"] if turn["call"] is not None]
-    for call, prompt in zip(calls, prompts, strict=True):
-        call["prompt"] = prompt
-    return data
-
-
-def _unpack(data: dict[str, Any]) -> Trajectory:
-    before: list[int] = []
-    for turn in data["turns"]:
-        if (call := turn["call"]) is not None:
-            shared = call["prompt"]["shared"]
-            if not 0 <= shared <= len(before):
-                raise ValueError(f"a prompt shares {shared} tokens with a call of {len(before)}")
-            call["prompt"] = before[:shared] + call["prompt"]["tokens"]
-            before = call["prompt"] + call["response"]
-    return from_json(Trajectory, data)
-
-
-def _shared(before: tuple[int, ...], prompt: tuple[int, ...]) -> int:
-    """Length of the common prefix."""
-    if prompt[: len(before)] == before:  # the usual case, compared in C
-        return len(before)
-    pairs = enumerate(zip(before, prompt, strict=False))
-    return next((k for k, (a, b) in pairs if a != b), min(len(before), len(prompt)))

@@ -37,6 +37,7 @@ class VerlEngine:
             Capability.BASE,
             Capability.TEMPERATURE,
             Capability.CLIP,
+            Capability.OVERLAP,
         )
     )
 
