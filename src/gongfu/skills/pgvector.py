@@ -39,6 +39,7 @@ _HNSW = {
     "enable_sort": "off",
 }
 _LEAST_EF, _MOST_EF = 200, 1000
+_BATCH = 500
 
 
 def open_search(engine: Engine, embedder: str, *, approximate: bool = False) -> PgVectorSearch | None:
@@ -92,9 +93,11 @@ class PgVectorSearch:
             ON CONFLICT DO NOTHING
         """)
         digests = sorted(vectors)  # all writers in one order: none waits for another in a circle
-        literals = [_literal(vectors[digest]) for digest in digests]
         with writing(self._engine) as connection:
-            connection.execute(rows, {"embedder": self._embedder, "digests": digests, "vectors": literals})
+            for start in range(0, len(digests), _BATCH):
+                batch = digests[start : start + _BATCH]
+                literals = [_literal(vectors[digest]) for digest in batch]
+                connection.execute(rows, {"embedder": self._embedder, "digests": batch, "vectors": literals})
 
     def nearest(self, vector: NDArray[np.float32], count: int, among: Sequence[str] | None = None) -> list[tuple[str, float]]:
         """At most `count` texts (digest, inner product), best first; with `among`, of these digests only."""
