@@ -75,6 +75,7 @@ bench: $(VENV)/.bench $(VENV)/.dev
 	$(BIN)/python benchmarks/searchqa_speed.py
 	$(BIN)/python benchmarks/collector.py
 	$(BIN)/python benchmarks/bank_postgres.py
+	$(BIN)/python benchmarks/bank_vectors.py
 	$(BIN)/python benchmarks/token_accounting.py
 	$(BIN)/python benchmarks/grpo_step_vs_trl.py
 	$(BIN)/python benchmarks/resume_kill.py

@@ -26,21 +26,32 @@ def server() -> Iterator[URL]:
         started.cleanup()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def location(request, tmp_path):
-    """Where a new bank can be made."""
-    if request.param == "sqlite":
-        yield str(tmp_path / "bank.sqlite")
-        return
+@pytest.fixture
+def postgres_location(server):
+    """A schema of its own on the server."""
     schema = f"test_{uuid.uuid4().hex}"
-    url = request.getfixturevalue("server")
-    engine = create_engine(url)
+    engine = create_engine(server)
     with engine.begin() as connection:
         connection.execute(text(f"CREATE SCHEMA {schema}"))
-    yield url.update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(hide_password=False)
+    yield server.update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(hide_password=False)
     with engine.begin() as connection:
         connection.execute(text(f"DROP SCHEMA {schema} CASCADE"))
     engine.dispose()
+
+
+@pytest.fixture
+def vector_location(postgres_location):
+    """A schema of its own on a server with pgvector, which one of our own has."""
+    with SkillBank.open(postgres_location) as bank:
+        if bank.vector_search("any") is None and os.environ.get("GONGFU_TEST_POSTGRES"):
+            pytest.skip("this server has no pgvector, or the role may not create it: CREATE EXTENSION vector")
+    return postgres_location
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def location(request, tmp_path):
+    """Where a new bank can be made."""
+    return str(tmp_path / "bank.sqlite") if request.param == "sqlite" else request.getfixturevalue("postgres_location")
 
 
 @pytest.fixture

@@ -11,24 +11,37 @@ from gongfu.skills.dense import DenseRetriever
 from gongfu.skills.edits import Add, SetState, Update
 from gongfu.skills.errors import SkillError
 from gongfu.skills.lexical import LexicalRetriever
+from gongfu.skills.neighbours import DatabaseSnapshot, MemorySnapshot
 from gongfu.skills.retrieve import Query
 from gongfu.skills.skill import Skill
 from gongfu.skills.tree import STATES
 from skill_support import Bagger
 
 
+@pytest.fixture(params=["lexical", "numpy", "pgvector"])
+def sort(request):
+    return request.param
+
+
 @pytest.fixture
-def bank(tmp_path):
-    with SkillBank.open(tmp_path / "bank.sqlite") as opened:
+def bank(sort, request, tmp_path):
+    where = request.getfixturevalue("vector_location") if sort == "pgvector" else tmp_path / "bank.sqlite"
+    with SkillBank.open(where) as opened:
         yield opened
 
 
-@pytest.fixture(params=["lexical", "dense"])
-def make(request, bank):
+@pytest.fixture
+def make(sort, bank):
     """Makes a retriever of one sort."""
-    if request.param == "lexical":
+    if sort == "lexical":
         return lambda **options: LexicalRetriever(**options)
-    return lambda **options: DenseRetriever(Bagger(), bank, **options)
+
+    def dense(**options):
+        retriever = DenseRetriever(Bagger(), bank, **options)
+        assert isinstance(retriever.snapshot, DatabaseSnapshot if sort == "pgvector" else MemorySnapshot)
+        return retriever
+
+    return dense
 
 
 TEXTS = {

@@ -17,6 +17,8 @@ OUTCOME = {"feedback": "outcome", "gate": {"use_align": False}, "reward": {"part
         ({"feedback": "rollout", "shared_references": True}, "for what R_align measures"),
         ({"proposer": {"prefill": True}}, "no opening to prefill"),
         ({"retrieval": {"embedder": "some/model"}}, "uses no embedder"),
+        ({"retrieval": {"index": "hnsw"}}, "no vectors to index"),
+        ({"retrieval": {"kind": "dense", "index": "hnsw"}}, "give its URL as method.bank"),
         ({"lifecycle": {"withheld": 7}}, "fewer than two"),
         ({"writer": "frozen"}, "frozen writer is not trained"),
         ({"train_actor": False, "train_proposer": False}, "nothing is trained"),
@@ -40,4 +42,5 @@ def test_what_makes_them_right_is_taken():
     UniSkillConfig(references=2)
     UniSkillConfig(**OUTCOME)
     UniSkillConfig(group_size=5, lifecycle={"withheld": 0})
+    UniSkillConfig(retrieval={"kind": "dense", "index": "hnsw"}, bank="postgresql://host/bank")
     UniSkillConfig(proposer={"prefill": True, "format": "tagged"}, retrieval={"kind": "dense", "embedder": "some/model"})

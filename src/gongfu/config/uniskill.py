@@ -50,6 +50,9 @@ class RetrievalConfig(Section):
     """dense: folder or hub id of an embedding model; empty = the small one of the extra "embed"."""
     floor: Share = 0.0
     """Similarity below which no skill is shown."""
+    index: Literal["exact", "hnsw"] = "exact"
+    """dense: exact looks at all vectors, by pgvector where the bank's PostgreSQL has it, else by NumPy. hnsw lets pgvector's
+    approximate index pick the candidates, for banks of 100,000 skills (decision 0009)."""
     relative_to: Literal["query", "skill"] = "query"
     """lexical: similarity as a share of what the best text could have (query), or of what the skill has to say (skill: does all
     of it apply here? A high floor then shows no skill about something else)."""
@@ -64,6 +67,8 @@ class RetrievalConfig(Section):
             raise ValueError('lexical retrieval uses no embedder; set kind = "dense", or leave embedder empty')
         if self.relative_to != "query" and self.kind == "dense":
             raise ValueError('a cosine is relative to nothing: leave relative_to out, or set kind = "lexical"')
+        if self.index != "exact" and self.kind == "lexical":
+            raise ValueError('lexical retrieval has no vectors to index; set kind = "dense", or leave index out')
         return self
 
 
@@ -204,6 +209,8 @@ class UniSkillConfig(ActionConfig):
             raise ValueError(
                 f"lifecycle.withheld = {self.lifecycle.withheld} leaves fewer than two of {self.group_size} rollouts a skill"
             )
+        if self.retrieval.index == "hnsw" and not self.bank.startswith("postgresql"):
+            raise ValueError('retrieval.index = "hnsw" is PostgreSQL\'s: give its URL as method.bank, or set index = "exact"')
         if self.writer == "frozen" and self.train_proposer:
             raise ValueError("a frozen writer is not trained: set train_proposer = false")
         measured = self.gate.kind == "confident" and self.gate.use_align and self.feedback == "align"

@@ -13,7 +13,7 @@ from gongfu.config.suites import CustomSuiteConfig, SearchQAConfig, SokobanConfi
 from gongfu.config.uniskill import UniSkillConfig
 from gongfu.core.errors import ConfigError, EnvError, TaskError
 from gongfu.envs.protocol import Suite
-from gongfu.skills.dense import Embedder
+from gongfu.skills.embedding import Embedder
 
 _SEARCH_INSTRUCTION = "Given a question, retrieve passages that help to answer it"
 

@@ -94,7 +94,7 @@ def build_retriever(r: RetrievalConfig, bank: SkillBank) -> Retriever:
     from gongfu.skills.transformers_embedder import TransformersEmbedder, minilm
 
     embedder = TransformersEmbedder(resolve_model(r.embedder)) if r.embedder else minilm()
-    return DenseRetriever(embedder, bank, floor=r.floor, per_kind=r.per_kind)
+    return DenseRetriever(embedder, bank, floor=r.floor, per_kind=r.per_kind, index=r.index)
 
 
 def build_critic(s: UniSkillConfig, engine: Engine, folder: Path) -> Critic:

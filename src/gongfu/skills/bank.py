@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine
 
-from gongfu.skills import compare, embedding_cache, evidence, store
+from gongfu.skills import compare, embedding_cache, evidence, pgvector, store
 from gongfu.skills.commit import Commit
 from gongfu.skills.compare import Blame, Change
 from gongfu.skills.dialects import connect, reading, writing
@@ -19,6 +19,7 @@ from gongfu.skills.edits import Edit, Operation, Put, SetState, plan, replay
 from gongfu.skills.errors import BankError, EditError, StaleHeadError
 from gongfu.skills.evidence import ProposalRecord, Use
 from gongfu.skills.migrate import migrate
+from gongfu.skills.pgvector import PgVectorSearch
 from gongfu.skills.skill import Skill
 from gongfu.skills.store import MAIN
 from gongfu.skills.tree import Tree
@@ -226,6 +227,10 @@ class SkillBank:
     def store_embeddings(self, embedder: str, vectors: Mapping[str, NDArray[np.float32]]) -> None:
         """Cache vectors by text digest. One that is there already stays."""
         embedding_cache.store(self._engine, embedder, vectors)
+
+    def vector_search(self, embedder: str, *, approximate: bool = False) -> PgVectorSearch | None:
+        """A search of vectors by the database, None when it has none. See `pgvector.open_search`."""
+        return pgvector.open_search(self._engine, embedder, approximate=approximate)
 
     # Within
 

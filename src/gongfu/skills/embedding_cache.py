@@ -27,6 +27,8 @@ def load(engine: Engine, embedder: str, text_digests: Sequence[str]) -> dict[str
 
 def store(engine: Engine, embedder: str, vectors: Mapping[str, NDArray[np.float32]]) -> None:
     """Cache vectors by text digest. One that is there already stays."""
-    rows = [{"text_digest": d, "embedder": embedder, "vector": v.astype("<f4").tobytes()} for d, v in vectors.items()]
+    # All writers in one order: none waits for another in a circle.
+    ordered = sorted(vectors.items(), key=lambda item: item[0])
+    rows = [{"text_digest": d, "embedder": embedder, "vector": v.astype("<f4").tobytes()} for d, v in ordered]
     with writing(engine) as connection:
         insert_missing(connection, embeddings, rows)

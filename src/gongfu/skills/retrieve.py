@@ -54,12 +54,15 @@ class Selection:
             raise SkillError(f"top_k must be at least 1, got {self.top_k}")
         known_states(self.states)
 
+    def allowed(self, query: Query, kinds: KindIndex) -> NDArray[np.bool_] | None:
+        """Which skills are for the query's kind, None for all."""
+        return kinds.mask(query.kind) if self.per_kind and query.kind else None
+
     def best(self, query: Query, scores: NDArray[np.float64], skills: Sequence[Skill], kinds: KindIndex) -> list[Hit]:
         """The hits of one query: `scores[i]` is the similarity of `skills[i]`, -inf where there is none."""
-        allowed = scores >= self.floor
-        if self.per_kind and query.kind:
-            allowed &= kinds.mask(query.kind)
-        candidates = np.flatnonzero(allowed)
+        fits = self.allowed(query, kinds)
+        enough = scores >= self.floor
+        candidates = np.flatnonzero(enough if fits is None else enough & fits)
         if len(candidates) > self.top_k:
             least = np.partition(scores[candidates], -self.top_k)[-self.top_k]
             candidates = candidates[scores[candidates] >= least]  # more than top_k when some are equal
