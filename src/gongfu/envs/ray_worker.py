@@ -26,7 +26,8 @@ class RayActors:
     """Starts Ray actors, spread over the nodes.
 
     Ray sets room aside for all of them at once: EnvError with what is free, where a cluster has not got it and does not grow
-    to it within two minutes. The other nodes need the same packages and the suite's module at the same paths.
+    to it within two minutes. The other nodes need the same packages and the suite's module at the same paths; a suite that was
+    defined in the main script cannot be loaded.
     """
 
     def __init__(self, suite: bytes, *, workers: int, address: str) -> None:
