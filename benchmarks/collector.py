@@ -2,7 +2,9 @@
 
 Scripted experts play generated household tasks with the tokens, prompts and records of training. `episodes_per_s` and
 `turns_per_s` by the number of episodes at a time, with environments in this process (`inline`) and in workers (`workers`).
-`round_trip_ms`: median time of one step of one environment in a worker, less that of the same step in this process.
+`round_trip_ms`: median time of one step of one environment in a worker process, less that of the same step in this process;
+`ray_round_trip_ms`: the same of a Ray actor on this machine, where Ray is installed (it is in the environment of
+`make test-engines`).
 
     python benchmarks/collector.py                                  # a minute or two
     python benchmarks/collector.py --episodes 16 --at-once 1 8
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,6 +57,9 @@ def main() -> None:
         there = median(step_seconds(runner, suite))
     here = median(step_seconds(InlineRunner(suite), suite))
     result |= {"round_trip_ms": round(1000 * (there - here), 3), "step_ms": round(1000 * here, 3)}
+    if find_spec("ray"):
+        with WorkerRunner(suite, workers=1, kind="ray") as runner:
+            result["ray_round_trip_ms"] = round(1000 * (median(step_seconds(runner, suite)) - here), 3)
     result |= {"episodes": options.episodes, "processes": options.workers}
     whole = all(getattr(options, name) >= value for name, value in FULL.items()) and set(options.at_once) >= {*AT_ONCE}
     record("collector", result, full=whole)

@@ -13,7 +13,7 @@ from gongfu.config.schema import Recipe, TinkerEngineConfig, VerlEngineConfig
 from gongfu.core.errors import ConfigError, MissingExtra
 from gongfu.core.records import Row
 from gongfu.engine.tinker.dialect import scoring_data, training_data
-from gongfu.run import build_engine
+from gongfu.run import build_engine, preflight
 
 URL = "--engine.url=http://127.0.0.1:1"
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
@@ -63,12 +63,37 @@ def test_what_an_engine_cannot_do_is_refused(name, overrides, said):
         recipe(name, *overrides)
 
 
+RAY = ["--rollout.workers.kind=ray", "--rollout.workers.count=2"]
+
+
 @pytest.mark.parametrize("engine", ["verl", "tinker"])
 def test_missing_packages_are_named(engine, monkeypatch):
     url = [URL] if engine == "tinker" else []
     monkeypatch.setattr(build_engine, "find_spec", lambda package: None)
     with pytest.raises(MissingExtra, match=rf"gongfu\[{engine}\]"):
         build_engine.require_engine_extra(recipe("grpo/household-nano.toml", f"--engine.name={engine}", "--optim.clip=0", *url))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["--rollout.workers.kind=ray"], "needs a number of workers"),
+        (["--rollout.workers.count=2", "--rollout.workers.ray-address=auto"], 'for kind = "ray" only'),
+        (
+            ["--engine.name=verl", *RAY, "--rollout.workers.ray-address=127.0.0.1:6379"],
+            "a run has one Ray",
+        ),
+    ],
+)
+def test_settings_of_workers_that_would_do_nothing_are_refused(overrides, said):
+    with pytest.raises(ConfigError, match=said):
+        recipe("grpo/household-nano.toml", *overrides)
+
+
+def test_ray_is_missed_before_anything_starts(monkeypatch):
+    monkeypatch.setattr(preflight, "find_spec", lambda package: None if package == "ray" else True)
+    with pytest.raises(MissingExtra, match=r"gongfu\[ray\]"):
+        preflight.preflight(recipe("grpo/household-nano.toml", *RAY))
 
 
 TYPES = SimpleNamespace(

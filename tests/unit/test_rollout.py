@@ -7,12 +7,14 @@ from collections import Counter
 
 import pytest
 
+import runner_cases
 from gongfu.core.errors import EngineError, EnvError, TaskError, TokenError
 from gongfu.core.records import Call
 from gongfu.engine.tokenizer import HFTokenizer
 from gongfu.engine.words import vocabulary, write_tokenizer
 from gongfu.envs.household.suite import HouseholdSuite
 from gongfu.envs.runner import InlineRunner
+from gongfu.envs.workers import WorkerRunner
 from gongfu.rollout.actor import RandomActor, ScriptedActor
 from gongfu.rollout.collector import Collector, lost
 from gongfu.rollout.context import Context, TextRules
@@ -362,3 +364,30 @@ def test_task_sampler_plays_every_task_once_an_epoch(suite):
     assert [t.id for t in TaskSampler(tasks, seed=2).draw(2, 10)] != epoch[20:30]
     with pytest.raises(TaskError, match="empty"):
         TaskSampler([], seed=0)
+
+
+class GoAndEnd:
+    def __init__(self):
+        self.actions = ["go", "end"]
+
+    def act(self, observation):
+        return self.actions.pop(0)
+
+
+def test_apart_a_hanging_environment_keeps_its_worker_until_its_own_dead_line(tokenizer):
+    """One worker: the episode is lost at the episode's dead-line, and the next one begins when the worker was replaced."""
+    tasks = [runner_cases.task("hang"), runner_cases.task("fine")]
+    with WorkerRunner(runner_cases.ToySuite(), workers=1, step_timeout=1.5) as runner:
+        collector = Collector(runner, tokenizer, TextRules(), "", 5, 4096, "apart", episode_timeout=1.0)
+        started = time.monotonic()
+        played = collector.collect(ScriptedActor(tokenizer, lambda task, rollout: GoAndEnd()), tasks)
+    assert [t.stop for t in played] == ["timeout", "terminated"] and "rollout.episode_timeout" in played[0].error
+    assert time.monotonic() - started > 1.5
+
+
+def test_apart_worker_processes_play_the_episodes_of_this_process(suite, tokenizer):
+    collector, tasks = collector_of(suite, tokenizer), suite.tasks("train")[:6]
+    wanted = collector.collect(expert_actor(suite, tokenizer), tasks)
+    with WorkerRunner(suite, workers=3) as runner:
+        apart = dataclasses.replace(collector, schedule="apart", runner=runner)
+        assert apart.collect(expert_actor(suite, tokenizer), tasks) == wanted

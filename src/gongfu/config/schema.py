@@ -48,13 +48,25 @@ class LoraConfig(Section):
 
 
 class WorkersConfig(Section):
-    """Worker processes for suites that block or crash."""
+    """Workers for suites that block or crash, or need more machines."""
 
     count: int = Field(default=0, ge=0)
-    """0 = play in this process."""
+    """Episodes at a time, each in a worker of its own; 0 = play in this process."""
+    kind: Literal["process", "ray"] = "process"
+    """process: of this machine. ray: actors of a Ray cluster (extra `ray`)."""
+    ray_address: str = ""
+    """A Ray cluster to join ("auto": this machine's). Empty: that of the engine, else one that is started here."""
     reset_timeout: float = Field(default=60.0, gt=0)
     """Seconds."""
     step_timeout: float = Field(default=30.0, gt=0)
+
+    @model_validator(mode="after")
+    def _fits(self) -> WorkersConfig:
+        if self.kind == "ray" and not self.count:
+            raise ValueError('rollout.workers.kind = "ray" needs a number of workers: set rollout.workers.count')
+        if self.ray_address and self.kind != "ray":
+            raise ValueError('rollout.workers.ray_address is for kind = "ray" only')
+        return self
 
 
 class RolloutConfig(Section):
@@ -231,6 +243,11 @@ class Recipe(Section):
             )
         if self.rollout.mode == "choose" and isinstance(self.suite, WebShopConfig) and not self.suite.queries:
             raise ValueError('rollout.mode = "choose" writes no search of its own: set suite.queries above 0')
+        address = self.rollout.workers.ray_address
+        if address and isinstance(self.engine, VerlEngineConfig) and address != self.engine.ray_address:
+            raise ValueError(
+                "a run has one Ray: leave rollout.workers.ray_address out, the engine's is used (engine.ray_address)"
+            )
         predicts = self.method.prediction if isinstance(self.method, RoleAgentConfig) else None
         bare = self.rollout.context == "append" and not self.rollout.list_actions
         if predicts and predicts.horizon and predicts.mode == "continue" and not bare:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from gongfu.core.errors import EnvError
 from gongfu.core.records import Task
@@ -22,6 +22,9 @@ class EnvRunner(Protocol):
     A key names a running episode from `reset` to `release`. An episode for which an EnvError was returned is over and its
     key free. Dictionaries come back in the order of the argument. Raises EnvError (for the whole call, before anything is
     done) only for a mistake of the caller: a key that runs already, a step of a key that does not run, too many episodes.
+
+    Several threads may call at once for different keys; a call waits for its own environments and for no others. `close` comes
+    after all calls.
     """
 
     capacity: int | None
@@ -54,7 +57,7 @@ class Episode:
         return kind(f"{self.task.suite} environment of task {self.task.id} (episode {self.key}), {when}: {what}")
 
 
-def check_keys(running: Mapping[str, Any], *, new: Iterable[str] = (), known: Iterable[str] = ()) -> None:
+def check_keys(running: Container[str], *, new: Iterable[str] = (), known: Iterable[str] = ()) -> None:
     """Raises EnvError if one of `new` runs already or one of `known` does not run."""
     if twice := [key for key in new if key in running]:
         raise EnvError(f"episode {twice[0]!r} is running already; release it before its key is used again")
@@ -65,7 +68,8 @@ def check_keys(running: Mapping[str, Any], *, new: Iterable[str] = (), known: It
 class InlineRunner:
     """Plays in this process, one environment after the other: for suites that neither crash nor hang.
 
-    An exception of an environment becomes the EnvError of its key; see `EnvRunner`.
+    An exception of an environment becomes the EnvError of its key; see `EnvRunner`. Environments play in the thread that calls:
+    what they share must bear several, if several call.
     """
 
     capacity: int | None = None

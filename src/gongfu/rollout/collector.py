@@ -81,7 +81,6 @@ class Collector:
             for player in players:
                 player.cancel()
             await asyncio.gather(*players, return_exceptions=True)
-            self.runner.release([start.id for start in starts])
             desk.close()
         return [done[start.id] for start in starts]
 
@@ -101,7 +100,7 @@ class Collector:
         except TimeoutError:
             pass
         finally:
-            self.runner.release([start.id])
+            await desk.release(start.id)
         return episode.lost(self._too_late(episode))
 
     async def _turns(self, episode: Episode, desk: Desk, step: int) -> Trajectory:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
@@ -24,6 +24,10 @@ class Desk(Protocol):
     async def reset(self, key: str, task: Task) -> Observation | EnvError: ...
     async def step(self, key: str, action: str) -> Step | EnvError: ...
     async def answer(self, ask: Ask) -> Call | EngineError: ...
+    async def release(self, key: str) -> None:
+        """The episode is over."""
+        ...
+
     async def leave(self) -> None:
         """One coroutine less asks."""
         ...
@@ -55,6 +59,9 @@ class Together:
 
     async def answer(self, ask: Ask) -> Call | EngineError:
         return await self._join("answer", ask)
+
+    async def release(self, key: str) -> None:
+        self.runner.release([key])
 
     async def leave(self) -> None:
         self._seats -= 1
@@ -101,15 +108,23 @@ class Apart:
     def __init__(self, runner: EnvRunner, actor: Actor, seats: int) -> None:
         self.runner, self.actor = runner, actor
         self._threads = ThreadPoolExecutor(seats, "environment") if runner.waits else None
+        self._calls: dict[str, asyncio.Future[Any]] = {}
 
     async def reset(self, key: str, task: Task) -> Observation | EnvError:
-        return (await self._call(self.runner.reset, {key: task}))[key]
+        return await self._call(self.runner.reset, key, task)
 
     async def step(self, key: str, action: str) -> Step | EnvError:
-        return (await self._call(self.runner.step, {key: action}))[key]
+        return await self._call(self.runner.step, key, action)
 
     async def answer(self, ask: Ask) -> Call | EngineError:
         return (await self.actor.answer([ask]))[0]
+
+    async def release(self, key: str) -> None:
+        """An environment that is still being asked has its own dead-line, and keeps its worker until then."""
+        call = self._calls.pop(key, None)
+        if call is not None and not call.done():
+            await asyncio.wait([call])
+        self.runner.release([key])
 
     async def leave(self) -> None:
         pass
@@ -121,7 +136,9 @@ class Apart:
         if self._threads:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _call(self, function: Any, what: dict[str, Any]) -> dict[str, Any]:
+    async def _call(self, function: Callable[[dict[str, Any]], dict[str, Any]], key: str, what: Any) -> Any:
         if self._threads is None:
-            return function(what)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, function, what)
+            return function({key: what})[key]
+        call = asyncio.get_running_loop().run_in_executor(self._threads, function, {key: what})
+        self._calls[key] = call
+        return (await asyncio.shield(call))[key]

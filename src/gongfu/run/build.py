@@ -30,7 +30,14 @@ def build_runner(recipe: Recipe, suite: Suite) -> EnvRunner:
         return InlineRunner(suite)
     from gongfu.envs.workers import WorkerRunner
 
-    return WorkerRunner(suite, workers=workers.count, reset_timeout=workers.reset_timeout, step_timeout=workers.step_timeout)
+    return WorkerRunner(
+        suite,
+        workers=workers.count,
+        kind=workers.kind,
+        ray_address=workers.ray_address,
+        reset_timeout=workers.reset_timeout,
+        step_timeout=workers.step_timeout,
+    )
 
 
 def build_rules(recipe: Recipe) -> TextRules:

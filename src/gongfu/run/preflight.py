@@ -22,6 +22,8 @@ def preflight(recipe: Recipe) -> list[str]:
     """Raises the first problem; returns lines that say what was found. Imports no torch."""
     require_train_extra()
     require_engine_extra(recipe)
+    if recipe.rollout.workers.kind == "ray" and find_spec("ray") is None:
+        raise MissingExtra('rollout.workers.kind = "ray"', "ray")
     if recipe.run.tensorboard and find_spec("tensorboardX") is None:
         raise MissingExtra("run.tensorboard = true", "tensorboard")
     if isinstance(recipe.suite, HouseholdConfig) and recipe.suite.engine == "official" and find_spec("alfworld") is None:

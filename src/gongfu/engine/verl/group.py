@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from gongfu.core.cluster import Cluster, prepare
 from gongfu.core.errors import EngineError, MissingExtra
 from gongfu.core.records import Row
 from gongfu.engine.protocol import LoraSpec, OptimParams
@@ -24,6 +24,8 @@ _START_S = 600.0
 """Seconds that the workers have at least to start and load the model."""
 _ROOM_S = 10.0
 """Seconds to wait for CPUs or GPUs that another group has just given back."""
+_VARIABLES = ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "HF_HUB_OFFLINE")
+"""Of the environment, what the workers need."""
 
 
 class WorkerGroup:
@@ -45,7 +47,7 @@ class WorkerGroup:
         timeout: float,
         address: str,
     ) -> None:
-        _environment(device)
+        _environment(device, address)
         try:
             import ray  # pyright: ignore[reportMissingImports]
             from verl.single_controller.ray import (  # pyright: ignore[reportMissingImports]
@@ -61,16 +63,16 @@ class WorkerGroup:
 
         self._ray, self._timeout, self._longest, self._size = ray, timeout, longest, workers
         self._broken = ""
-        self._elsewhere, self._closed = bool(address), False
+        self._closed = False
+        self._cluster: Cluster | None = None
         self._group: Any = None
         self.pids: list[int] = []
         """Process ids of the workers."""
-        self._started = not ray.is_initialized()
         gpu = device != "cpu"
         self._pool = RayResourcePool(process_on_nodes=[workers], use_gpu=gpu, max_colocate_count=1)
         try:
-            if self._started:
-                _start(ray, address, workers, device)
+            own = None if gpu else workers + 1
+            self._cluster = Cluster(address=address, cpus=own, variables=_VARIABLES)
             self._expect_room(gpu)
             config = _training_config(model, spec, half=half, longest=longest)
             arguments = RayClassWithInitArgs(ray.remote(Worker), config=config, timeout=int(timeout + _START_S))
@@ -118,13 +120,13 @@ class WorkerGroup:
         self._closed = True
         for worker in self._group.workers if self._group else ():
             self._ray.kill(worker)
-        for pid in self.pids if self._started and not self._elsewhere else ():
+        for pid in self.pids if self._cluster and self._cluster.here else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)  # one that hangs does not hear Ray
         for placed in self._pool.pgs or ():
             self._ray.util.remove_placement_group(placed)
-        if self._started:
-            self._ray.shutdown()
+        if self._cluster:
+            self._cluster.close()
         self._broken = self._broken or "the engine was closed"
 
     def _expect_room(self, gpu: bool) -> None:
@@ -170,32 +172,19 @@ def _plain(row: Row) -> tuple[tuple[int, ...], tuple[bool, ...], float]:
     return row.tokens, row.mask, row.temperature
 
 
-def _environment(device: Device) -> None:
+def _environment(device: Device, address: str) -> None:
     """Before Ray and verl are imported, which read this once. What the user has set stays."""
-    wanted = {"RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1"}
+    prepare(loopback=device == "cpu" and not address)
+    wanted = {"HF_HUB_OFFLINE": "1"}
     if device == "cpu":
         wanted |= {
             "VERL_PLATFORM": "cpu",
             "VERL_USE_EXTERNAL_MODULES": "gongfu.engine.verl.cpu_platform",
-            "RAY_worker_niceness": "0",  # Ray's 15 would give the workers nothing beside any other job
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux too: all of Ray's ports on the loopback interface
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
         }
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
-
-
-def _start(ray: Any, address: str, workers: int, device: Device) -> None:
-    names = ("VERL_PLATFORM", "VERL_USE_EXTERNAL_MODULES", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS", "HF_HUB_OFFLINE")
-    environment = {name: os.environ[name] for name in names if name in os.environ}
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "runtime_env": {"env_vars": environment}}
-    if address:
-        ray.init(address=address, **options)
-    else:
-        own = {"num_cpus": workers + 1} if device == "cpu" else {}
-        ray.init(include_dashboard=False, object_store_memory=256 * 2**20, **own, **options)
 
 
 def _training_config(model: Path, spec: LoraSpec, *, half: bool, longest: int) -> Any:
