@@ -37,7 +37,7 @@ def write(folder: Path, adapter: str, version: int, weights: Mapping[str, Tensor
         "r": spec.rank,
         "lora_alpha": spec.alpha,
         "lora_dropout": 0.0,
-        "target_modules": sorted(spec.targets),
+        "target_modules": sorted({key.split(".")[-2] for key in weights}),
         "bias": "none",
     }
     (draft / "adapter_config.json").write_text(json.dumps(settings), encoding="utf-8")
@@ -45,6 +45,12 @@ def write(folder: Path, adapter: str, version: int, weights: Mapping[str, Tensor
     save_file(named, draft / "adapter_model.safetensors")
     draft.rename(place)
     return Published(name, place, version)
+
+
+def nothing(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Of an adapter, one module whose weights are 0."""
+    module = next(iter(weights)).rpartition(".")[0]
+    return {key: value * 0 for key, value in weights.items() if key.startswith(f"{module}.")}
 
 
 def remove(published: Published) -> None:

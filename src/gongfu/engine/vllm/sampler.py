@@ -7,15 +7,11 @@ when it is loaded, and the old one is unloaded then. An answer is of one version
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from ssl import SSLContext
 from typing import Any, TypeVar
 
 import httpx
@@ -27,6 +23,7 @@ from gongfu.engine.protocol import LoraSpec, Sample, SampleRequest
 from gongfu.engine.requests import refusal
 from gongfu.engine.vllm import folder as folders
 from gongfu.engine.vllm.folder import Published
+from gongfu.engine.vllm.pool import Pool, connections
 from gongfu.engine.vllm.server import Lost, Refused, Server
 
 T = TypeVar("T")
@@ -40,25 +37,15 @@ _PLAIN = {
     "frequency_penalty": 0.0,
 }
 """Whatever the model's generation_config.json would put in their places."""
-_CONNECTIONS = 512
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """What the requests of one call share; nothing of it outlives the call's event loop."""
-
-    http: httpx.AsyncClient
-    lock: asyncio.Lock
 
 
 class VllmSampler:
     """A client of the servers at `urls`, all with the same base model; see `gongfu.engine.protocol.Engine.sample`.
 
-    `folder`: where adapters are written, under the same path on the servers' machines. `stop_ids`: where a request names none.
-    `timeout`: seconds that a request, or loading an adapter, may take.
+    `folder`: where adapters are written, under the same path on the servers' machines. `backbone`: the base's name of what the
+    adapters are in ("model" for Llama). `stop_ids`: where a request names none. `timeout`: seconds that a request may take.
 
-    A server that dies, hangs or refuses an adapter is left out with a warning, and what it was asked goes to another one; it is
+    A server that dies, hangs or refuses an adapter is left out with a warning, and what it was asked goes to another one. It is
     asked again after a minute, and given the adapters that it lacks. Raises EngineError when no server is left.
     """
 
@@ -72,58 +59,74 @@ class VllmSampler:
         stop_ids: Sequence[int],
         timeout: float,
     ) -> None:
-        self.servers = [Server(url, timeout) for url in urls]
         self.folder, self.backbone = Path(folder), backbone
         self.vocab_size, self.stop_ids = vocab_size, tuple(stop_ids)
-        self._published: dict[str, Published] = {}
-        self._homes: dict[str, Server] = {}
-        """The server that has a session's attention cache."""
+        self.pool = Pool(urls, timeout)
+        self._published: dict[str | None, Published] = {}
         self._stats: Counter[str] = Counter()
         _run(self._start())
 
     # ------------------------------------------------------------------ sampling
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[list[Sample] | EngineError]:
-        """A request of its own for each; what no server can answer gets its error."""
-        async with _connections() as http:
-            call = _Call(http, asyncio.Lock())
-            await self._muster(http)
+        """A call to a server for each request, and one for all that choose from the same list after the same prompt."""
+        answers: dict[int, list[Sample] | EngineError] = {}
+        groups: dict[Hashable, list[int]] = {}
+        for i, request in enumerate(requests):
+            refused = self._refusal(request)
+            if refused is not None:
+                answers[i] = refused
+            else:
+                alike = i if request.choices is None else (request.adapter, request.prompt, request.choices)
+                groups.setdefault(alike, []).append(i)
+        async with connections() as http:
+            lock = asyncio.Lock()
+            await self.pool.muster(http)
             try:
-                async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._answer(call, request)) for request in requests]
+                async with asyncio.TaskGroup() as tasks:
+                    found = [tasks.create_task(self._answer(http, lock, [requests[i] for i in own])) for own in groups.values()]
             except ExceptionGroup as e:
                 raise e.exceptions[0] from None
-        return [task.result() for task in tasks]
+        for own, task in zip(groups.values(), found, strict=True):
+            answers.update(zip(own, task.result(), strict=True))
+        return [answers[i] for i in range(len(requests))]
 
-    async def _answer(self, call: _Call, request: SampleRequest) -> list[Sample] | EngineError:
-        if request.adapter is not None and request.adapter not in self._published:
-            return EngineError(f"no adapter {request.adapter!r} was published (known: {', '.join(self._published) or 'none'})")
-        refused = refusal(request, positions=self._positions, vocab_size=self.vocab_size)
-        if refused is not None:
-            return refused
-        trouble = ""
-        for _ in range(len(self.servers) + 1):
-            server = await self._server(call, request.session)
+    def _refusal(self, request: SampleRequest) -> EngineError | None:
+        if request.adapter not in self._published:
+            known = ", ".join(name for name in self._published if name) or "none yet"
+            return EngineError(f"no adapter {request.adapter!r} was published (known: {known})")
+        return refusal(request, positions=self.pool.positions, vocab_size=self.vocab_size)
+
+    async def _answer(
+        self, http: httpx.AsyncClient, lock: asyncio.Lock, alike: Sequence[SampleRequest]
+    ) -> Sequence[list[Sample] | EngineError]:
+        """By one server after the other, until one does it."""
+        error = EngineError("no sampler was asked")
+        for _ in range(len(self.pool.servers) + 1):
+            server = await self.pool.pick(http, lock, alike[0].session)
             server.requests += 1
             try:
-                return await (self._written if request.choices is None else self._chosen)(call.http, server, request)
+                if alike[0].choices is None:
+                    return [await self._written(http, server, alike[0])]
+                return await self._chosen(http, server, alike)
             except Refused as e:
-                return EngineError(f"{server.url} refused a request: {e}")
+                error = EngineError(f"{server.url} refused a request: {e}")
+                break
             except Lost as e:
-                trouble = f"{server.url}: {e}"
+                error = EngineError(f"a request failed on every sampler that it was sent to, last on {server.url}: {e}")
                 self._stats["sampler_retries"] += 1
-                self._lose(server, str(e))
+                self.pool.lose(server, str(e))
             finally:
                 server.requests -= 1
-        return EngineError(f"a request failed on every server it was sent to, last on {trouble}")
+        return [error for _ in alike]
 
     async def _written(self, http: httpx.AsyncClient, server: Server, request: SampleRequest) -> list[Sample]:
         stop = request.stop or self.stop_ids
         count = request.n if request.temperature else 1  # greedy answers are equal, and vLLM gives one
-        model, version = self._model(server, request.adapter)
+        published = self._published[request.adapter]
         body = {
             **_PLAIN,
-            "model": model,
+            "model": published.name,
             "prompt": request.prompt,
             "max_tokens": request.max_tokens,
             "temperature": request.temperature,
@@ -138,16 +141,17 @@ class VllmSampler:
         for choice in await server.complete(http, body, count):
             with _as_agreed():
                 tokens, logprobs = tuple(choice["token_ids"]), tuple(choice["logprobs"]["token_logprobs"])
-                samples.append(Sample(tokens, logprobs, "stop" if tokens[-1] in stop else "length", version))
+                samples.append(Sample(tokens, logprobs, "stop" if tokens[-1] in stop else "length", published.version))
         self._count(request, samples)
         return samples if count == request.n else samples * request.n
 
-    async def _chosen(self, http: httpx.AsyncClient, server: Server, request: SampleRequest) -> list[Sample]:
+    async def _chosen(self, http: httpx.AsyncClient, server: Server, alike: Sequence[SampleRequest]) -> list[list[Sample]]:
         """The server scores every option after the prompt; the draws are made here."""
+        request = alike[0]
         assert request.choices is not None
-        model, version = self._model(server, request.adapter)
+        published = self._published[request.adapter]
         body = {
-            "model": model,
+            "model": published.name,
             "prompt": [(*request.prompt, *option) for option in request.choices],
             "max_tokens": 1,
             "temperature": 0.0,
@@ -158,119 +162,63 @@ class VllmSampler:
             with _as_agreed():
                 scored = choice["prompt_logprobs"][-len(option) :]
                 each.append([values[str(token)]["logprob"] for token, values in zip(option, scored, strict=True)])
-        samples = chosen(request, each, version)
-        self._count(request, samples)
-        return samples
-
-    def _model(self, server: Server, adapter: str | None) -> tuple[str, int]:
-        """The server's name of what is asked, and its version."""
-        if adapter is None:
-            return server.base, max((p.version for p in self._published.values()), default=0)
-        published = self._published[adapter]
-        return published.name, published.version
+        answers = [chosen(one, each, published.version) for one in alike]
+        for one, samples in zip(alike, answers, strict=True):
+            self._count(one, samples)
+        return answers
 
     def _count(self, request: SampleRequest, samples: Sequence[Sample]) -> None:
         self._stats["prompt_tokens"] += len(request.prompt) * request.n
         self._stats["sampled_tokens"] += sum(len(sample.tokens) for sample in samples)
 
     def stats(self) -> dict[str, float]:
-        """Tokens sampled, tokens of prompts, and requests that were sent again because a server was lost."""
+        """Tokens sampled, tokens of prompts, and calls that were made again because their server was lost."""
         return {key: float(self._stats[key]) for key in ("sampled_tokens", "prompt_tokens", "sampler_retries")}
 
     # ------------------------------------------------------------------ publishing
 
     def publish(self, adapter: str, weights: Mapping[str, Tensor], spec: LoraSpec, version: int) -> None:
-        """Serve these weights from now on; when this raises, the servers go on with those from before.
+        """Serve these weights from now on; when this raises, what was published before is served on.
 
         `weights`: by the local engine's names. Raises EngineError when no server loads them.
         """
         new = folders.write(self.folder, adapter, version, weights, spec, self.backbone)
-        _run(self._publish(adapter, new))
+        # On CPUs vLLM gives a request without an adapter that of others in its batch, so the base has one that does nothing.
+        nothing = folders.write(self.folder, "base", version, folders.nothing(weights), spec, self.backbone)
+        _run(self._publish({adapter: new, None: nothing}))
 
-    async def _publish(self, adapter: str, new: Published) -> None:
-        async with _connections() as http:
+    async def _publish(self, new: Mapping[str | None, Published]) -> None:
+        async with connections() as http:
             try:
-                await self._muster(http, extra=new)
+                await self.pool.muster(http, list(new.values()))
             except EngineError:
-                folders.remove(new)
+                for one in new.values():
+                    folders.remove(one)
                 raise
-            old, self._published[adapter] = self._published.get(adapter), new
-            self._homes.clear()
-            if old is not None:
-                await self._withdraw(http, old)
+            old = [self._published[name] for name in new if name in self._published]
+            self._published.update(new)
+            await self._withdraw(http, old)
 
-    async def _withdraw(self, http: httpx.AsyncClient, old: Published) -> None:
-        async def unload(server: Server) -> None:
-            try:
-                await server.unload(http, old)
-            except (Lost, Refused) as e:
-                self._lose(server, str(e))
+    async def _withdraw(self, http: httpx.AsyncClient, old: Sequence[Published]) -> None:
+        self.pool.wanted = list(self._published.values())
+        self.pool.forget_sessions()
+        for one in old:
+            await self.pool.withdraw(http, one)
+            folders.remove(one)
 
-        await asyncio.gather(*map(unload, self._living()))
-        folders.remove(old)
+    async def _start(self) -> None:
+        async with connections() as http:
+            await self.pool.muster(http)
 
     def close(self) -> None:
         """Take this sampler's adapters off the servers."""
-        published, self._published = list(self._published.values()), {}
-        _run(self._withdraw_all(published))
+        _run(self._end())
 
-    async def _withdraw_all(self, published: Sequence[Published]) -> None:
-        async with _connections() as http:
-            for one in published:
-                await self._withdraw(http, one)
-
-    # ------------------------------------------------------------------ servers
-
-    @property
-    def _positions(self) -> int:
-        return min(server.positions for server in self.servers if server.positions)
-
-    def _living(self) -> list[Server]:
-        return [server for server in self.servers if not server.trouble]
-
-    async def _server(self, call: _Call, session: str | None) -> Server:
-        """That of the session, else the one with the fewest requests. Raises EngineError when none is left."""
-        if not self._living():
-            async with call.lock:  # the first to ask brings back what can be, for all that wait here
-                if not self._living():
-                    await self._muster(call.http)
-        home = self._homes.get(session or "")
-        if home is None or home.trouble:
-            home = min(self._living(), key=lambda server: server.requests)
-            if session is not None:
-                self._homes[session] = home
-        return home
-
-    async def _muster(self, http: httpx.AsyncClient, extra: Published | None = None) -> None:
-        """Ask all servers that may serve, and give them the adapters they lack. Raises EngineError when there is none."""
-        wanted = [*self._published.values(), *([extra] if extra else [])]
-
-        async def ask(server: Server) -> None:
-            try:
-                if server.trouble:
-                    await server.greet(http)
-                await server.bring(http, wanted)
-            except (Lost, EngineError) as e:
-                self._lose(server, str(e))
-            else:
-                server.trouble = ""
-
-        due = [server for server in self.servers if server.due] if self._living() else self.servers
-        await asyncio.gather(*map(ask, due))
-        if not self._living():
-            raise EngineError(
-                f"no sampler is left: {'; '.join(f'{s.url}: {s.trouble}' for s in self.servers)}. Start them, or "
-                "correct engine.samplers; a run resumes from its last checkpoint (gongfu train --resume)"
-            )
-
-    async def _start(self) -> None:
-        async with _connections() as http:
-            await self._muster(http)
-
-    def _lose(self, server: Server, trouble: str) -> None:
-        if not server.trouble:
-            _log.warning("sampler %s is lost: %s", server.url, trouble)
-        server.lose(trouble)
+    async def _end(self) -> None:
+        old = list(self._published.values())
+        self._published.clear()
+        async with connections() as http:
+            await self._withdraw(http, old)
 
 
 @contextmanager
@@ -280,17 +228,6 @@ def _as_agreed() -> Iterator[None]:
         yield
     except (KeyError, IndexError, TypeError, ValueError) as e:
         raise Lost(f"its completion has another form ({e!r})") from None
-
-
-def _connections() -> httpx.AsyncClient:
-    """For one call: connections belong to their event loop, and each call may come from another one."""
-    limits = httpx.Limits(max_connections=_CONNECTIONS, keepalive_expiry=2.0)  # servers close idle ones after five seconds
-    return httpx.AsyncClient(verify=_tls(), timeout=None, limits=limits)
-
-
-@cache
-def _tls() -> SSLContext:
-    return httpx.create_ssl_context()  # reads all certificates: once is enough
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

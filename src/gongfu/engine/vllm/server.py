@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -65,7 +65,7 @@ class Server:
                 "--logprobs-mode processed_logprobs"
             )
 
-    async def bring(self, http: httpx.AsyncClient, wanted: list[Published]) -> None:
+    async def bring(self, http: httpx.AsyncClient, wanted: Sequence[Published]) -> None:
         """Load what is missing: a server that was started anew has no adapters."""
         known = await self._models(http)
         for published in wanted:
