@@ -46,7 +46,7 @@ class VllmSampler:
     adapters are in ("model" for Llama). `stop_ids`: where a request names none. `timeout`: seconds that a request may take.
 
     A server that dies, hangs or refuses an adapter is left out with a warning, and what it was asked goes to another one. It is
-    asked again after a minute, and given the adapters that it lacks. Raises EngineError when no server is left.
+    asked again after five minutes, and given the adapters that it lacks. Raises EngineError when no server is left.
     """
 
     def __init__(

@@ -13,10 +13,10 @@ import httpx
 from gongfu.core.errors import EngineError
 from gongfu.engine.vllm.folder import Published
 
-GREET_S = 60.0
+GREET_S = 20.0
 """Seconds that the two tokens of a greeting may take."""
 _LIST_S = 10.0
-_AGAIN_S = 60.0
+_AGAIN_S = 300.0
 """Seconds that a lost server is left alone while others serve."""
 
 
