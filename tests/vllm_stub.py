@@ -7,7 +7,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
-Fault = Literal["", "silent", "cut", "fails", "refuses", "babbles", "hangs"]
+Fault = Literal["", "silent", "cut", "fails", "refuses", "babbles", "forgets", "hangs"]
 
 
 class _Server(ThreadingHTTPServer):
@@ -103,6 +103,8 @@ class VllmStub:
             self._send(handler, 500, {"error": {"message": "the engine is dead"}})
         elif self.fault == "refuses":
             self._send(handler, 400, {"error": {"message": "not like this"}})
+        elif self.fault == "forgets":
+            self._send(handler, 404, {"error": {"message": f"no {body['model']}"}})
         elif self.fault == "babbles":
             self._send(handler, 200, {"choices": [{"index": i, "text": "hello"} for i in range(body.get("n", 1))]})
         else:

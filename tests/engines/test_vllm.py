@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from engine_runs import HOUSEHOLD, SMALL, answers, gongfu, needs, same
+from engine_runs import HOUSEHOLD, answers, gongfu, needs, same
 from gongfu.core.errors import EngineError
 from gongfu.core.records import Row
 from gongfu.engine.check import check
@@ -27,6 +27,17 @@ pytestmark = [needs("verl"), pytest.mark.skipif(not VLLM, reason="no vLLM: make 
 BOUND = 1e-3
 """Nats between sampler and scorer."""
 SPEC, STEP = LoraSpec(rank=4, alpha=8.0), OptimParams(lr=0.01)
+SHORT = [
+    "--run.steps=3",
+    "--run.threads=1",
+    "--run.checkpoint-every=1",
+    "--suite.max-steps=2",
+    "--eval.tasks=4",
+    "--eval.every=0",
+    "--method.tasks=2",
+    "--method.group-size=4",
+]
+"""vLLM scores every option of a list with its whole prompt, so the tests' runs are shorter here. Their steps play and score."""
 VERL = ["--engine.name=verl", "--engine.device=cpu", "--engine.workers=2", "--engine.timeout=120", "--engine.check=false"]
 
 
@@ -130,12 +141,16 @@ def test_samples_are_those_of_the_published_policy_also_after_several_publicatio
 
 def test_stop_tokens_end_a_response_and_nothing_else_does(make, local):
     sampler = make()
-    train(local, sampler)
-    ((greedy,),) = ask(sampler, [request(0, temperature=0.0)])
-    ((stopped,),) = ask(sampler, [request(0, temperature=0.0, stop=(greedy.tokens[0],))])
-    assert stopped.tokens == greedy.tokens[:1] and stopped.stop == "stop"
-    (long,) = ask(sampler, [request(0, n=16, max_tokens=60, stop=(local.vocab_size - 1,), temperature=2.0)])
-    assert any(set(s.tokens) & set(local.tokenizer.stop_ids) for s in long)  # the tokenizer's stop ids were drawn and passed by
+    end = local.tokenizer.stop_ids[0]
+    wanted = [Row(f"end/{k}", (*range(20 + k, 40 + k), end, end), (False,) * 20 + (True, True)) for k in range(4)]
+    for _ in range(20):
+        local.forward_backward(wanted, lambda part, logprobs: (-sum(lp.sum() for lp in logprobs), {}), adapter="a")
+        local.optim_step(STEP, adapter="a")
+    publish(local, sampler)
+    asked = request(0, temperature=0.0, max_tokens=5)
+    ((ended,), (passed,)) = ask(sampler, [asked, replace(asked, stop=(end + 1,))])
+    assert ended.tokens == (end,) and ended.stop == "stop"
+    assert passed.tokens[:2] == (end, end) and len(passed.tokens) == 5 and passed.stop == "length"
 
 
 def test_choices_are_drawn_as_the_local_engine_draws_them(make, local):
@@ -197,7 +212,7 @@ def test_verl_with_samplers_keeps_the_contract(make, local, tmp_path):
 def runs(servers, tmp_path_factory, request):
     """Folder of a recipe's three steps with samplers ("vllm") and on the local engine ("local")."""
     folder = tmp_path_factory.mktemp("runs")
-    words = [f"@{request.config.rootpath}/recipes/{HOUSEHOLD['grpo']}", *SMALL["grpo"], f"--run.folder={folder}"]
+    words = [f"@{request.config.rootpath}/recipes/{HOUSEHOLD['grpo']}", *SHORT, f"--run.folder={folder}"]
     for name, engine in (("local", []), ("vllm", [*VERL, samplers(servers)])):
         gongfu("train", *words, *engine, f"--run.name={name}", cwd=folder)
     return folder
@@ -213,7 +228,7 @@ def test_a_recipe_gives_the_same_run_with_samplers(runs):
 
 
 def test_a_run_whose_only_sampler_is_killed_says_so_and_resumes_to_the_same_numbers(runs, servers, tmp_path, request):
-    words = [f"@{request.config.rootpath}/recipes/{HOUSEHOLD['grpo']}", *SMALL["grpo"], *VERL, samplers(servers[:1])]
+    words = [f"@{request.config.rootpath}/recipes/{HOUSEHOLD['grpo']}", *SHORT, *VERL, samplers(servers[:1])]
     words += [f"--run.folder={tmp_path}", "--run.name=killed"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(

@@ -55,15 +55,17 @@ def ask(sampler, *requests):
 def test_what_a_request_asks_for(two, make):
     first, _ = two
     sampler = make(first)
-    ((one, _),) = ask(sampler, request(temperature=0.7, n=2, stop=(9,)))
+    ((one, _),) = ask(sampler, SampleRequest((1, 2, 3), "a", seed=2**62 + 5, max_tokens=4, temperature=0.7, n=2, stop=(9,)))
     (body,) = first.completions
     assert body["model"] == next(iter(first.adapters)) and body["model"].startswith("a@1-")
-    assert (body["prompt"], body["seed"], body["temperature"], body["n"]) == ([1, 2, 3], 0, 0.7, 2)
+    assert (body["prompt"], body["seed"], body["temperature"], body["n"]) == ([1, 2, 3], 5, 0.7, 2)
     assert (body["stop_token_ids"], body["ignore_eos"], body["max_tokens"]) == ([9], True, 4)
     assert (body["top_p"], body["top_k"], body["repetition_penalty"]) == (1.0, 0, 1.0)  # not the model's generation_config.json
     assert one.tokens == (7,) * 4 and one.logprobs == (-0.25,) * 4 and one.stop == "length" and one.version == 1
     ((one,),) = ask(sampler, request())
     assert first.completions[-1]["stop_token_ids"] == [7] and one.stop == "stop"
+    (equal,) = ask(sampler, request(temperature=0.0, n=3))
+    assert len(equal) == 3 and first.completions[-1]["n"] == 1  # vLLM refuses more
 
 
 def test_the_base_is_an_adapter_that_does_nothing(two, make):
@@ -104,21 +106,26 @@ def test_requests_go_to_the_server_with_the_fewest_and_sessions_stay(two, make):
         ask(sampler, *(request(k, session=f"s{k % 4}") for k in range(8)))
     homes = [{body["prompt"][0] % 4 for body in stub.completions[5:]} for stub in two]
     assert homes[0] | homes[1] == {0, 1, 2, 3} and not homes[0] & homes[1]
+    sampler.publish("a", WEIGHTS, SPEC, 2)
+    assert not sampler.pool._homes  # what was cached is of no use any more
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"), [("cut", ""), ("fails", "engine is dead"), ("babbles", "another form"), ("silent", "1 s")]
+    ("fault", "said"),
+    [("cut", ""), ("fails", "engine is dead"), ("babbles", "another form"), ("forgets", "no a@1"), ("silent", "1 s")],
 )
 def test_what_a_failing_server_was_asked_goes_to_another_one(fault, said, two, make, caplog):
     first, second = two
     sampler = make(first, second, timeout=1.0)
+    ask(sampler, *(request(k, session=f"s{k}") for k in range(8)))
+    first.seen.clear(), second.seen.clear()
     first.fault = fault
-    found = ask(sampler, *(request(k) for k in range(8)))
+    found = ask(sampler, *(request(k, session=f"s{k}") for k in range(8)))
     assert all(samples[0].tokens == (7,) * 4 for samples in found) and len(second.completions) == 8
     assert sampler.stats()["sampler_retries"] == 4 == len(first.completions)
     (warning,) = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert first.url in warning.message and said in warning.message
-    ask(sampler, request())
+    ask(sampler, *(request(k, session=f"s{k}") for k in range(8)))
     assert len(first.completions) == 4  # left alone for a while
 
 
