@@ -26,7 +26,8 @@ class VllmStub:
         """Of completions with an adapter; "hangs" of all."""
         self.poison: int | None = None
         """A prompt that begins with this token fails."""
-        self.loads, self.processed, self.delay = True, True, 0.0
+        self.load_status = 200
+        self.processed, self.delay = True, 0.0
         self._port = 0
 
     def __enter__(self) -> VllmStub:
@@ -71,8 +72,8 @@ class VllmStub:
         return Handler
 
     def _load(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
-        if not self.loads:
-            return self._send(handler, 400, {"error": {"message": "too wide"}})
+        if self.load_status != 200:
+            return self._send(handler, self.load_status, {"error": {"message": "too wide"}})
         self.adapters[body["lora_name"]] = body["lora_path"]
         return self._send(handler, 200, "Success")
 

@@ -195,14 +195,13 @@ def test_a_server_that_dies_while_it_works_ends_the_call_when_it_was_the_last(ma
 def test_publishing_is_whole_or_not_at_all(two, make, tmp_path, caplog):
     first, second = two
     sampler = make(first, second)
-    first.loads = False
+    first.load_status = 400
     sampler.publish("a", WEIGHTS, SPEC, 2)
     assert ask(sampler, request(0), request(1))[0][0].version == 2 and not first.completions
     assert "too wide" in caplog.text and len(second.adapters) == 2  # the one before is gone
-    second.loads = False
-    with pytest.raises(EngineError, match="too wide"):
+    second.load_status = 404  # also without VLLM_ALLOW_RUNTIME_LORA_UPDATING
+    with pytest.raises(EngineError, match="too wide.*UPDATING.*sampler_adapters"):
         sampler.publish("a", WEIGHTS, SPEC, 3)
-    second.fault = ""
     assert ask(sampler, request(0))[0][0].version == 2
     assert sorted(place.name.rpartition("-")[0] for place in tmp_path.iterdir()) == ["a@2", "base@2"]
 
