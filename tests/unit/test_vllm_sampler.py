@@ -200,7 +200,7 @@ def test_publishing_is_whole_or_not_at_all(two, make, tmp_path, caplog):
     assert ask(sampler, request(0), request(1))[0][0].version == 2 and not first.completions
     assert "too wide" in caplog.text and len(second.adapters) == 2  # the one before is gone
     second.load_status = 404  # also without VLLM_ALLOW_RUNTIME_LORA_UPDATING
-    with pytest.raises(EngineError, match="too wide.*UPDATING.*sampler_adapters"):
+    with pytest.raises(EngineError, match=rf"{second.url} did not load .*too wide.*UPDATING.*sampler_adapters"):
         sampler.publish("a", WEIGHTS, SPEC, 3)
     assert ask(sampler, request(0))[0][0].version == 2
     assert sorted(place.name.rpartition("-")[0] for place in tmp_path.iterdir()) == ["a@2", "base@2"]
