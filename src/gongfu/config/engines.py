@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 
 from gongfu.config.section import Positive, Section
 
+ServerUrl = Annotated[str, Field(pattern=r"^https?://[^/?#]+/?$")]
+
 
 class EngineConfig(Section):
     """What every engine has."""
@@ -45,9 +47,13 @@ class VerlEngineConfig(HereConfig):
     """Of the workers; cuda gives each its GPU."""
     workers: Positive = 2
     sampler_device: str = "cpu"
-    """Where the driver keeps its copy of the base, which samples."""
+    """Where the driver keeps its copy of the base, which samples where no `samplers` do."""
+    samplers: tuple[ServerUrl, ...] = ()
+    """vLLM servers that sample: http://HOST:PORT of each, all with the same base."""
+    sampler_adapters: str = ""
+    """Folder for published adapters that the servers see under the same path; empty = in the run's folder."""
     timeout: float = Field(default=1800.0, gt=0)
-    """Seconds that one call of the workers may take; then they count as dead and the run stops."""
+    """Seconds that one call of the workers may take; then they count as dead and the run stops. Also for a sampler's answer."""
     ray_address: str = ""
     """A running Ray cluster ("auto", "ray://..."); empty = one is started on this machine."""
     check: bool = True

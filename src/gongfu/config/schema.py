@@ -259,13 +259,18 @@ class Recipe(Section):
             raise ValueError('engine.name = "verl" holds one adapter, but ppo trains two; use "local"')
         if isinstance(self.engine, VerlEngineConfig) and self.lora.alpha != int(self.lora.alpha):
             raise ValueError(f"verl takes a whole number for lora.alpha, got {self.lora.alpha}")
+        if isinstance(self.engine, VerlEngineConfig) and self.engine.samplers:
+            hot = [f"{name} = {value}" for name, value in self._heats().items() if value > 2]
+            if hot:
+                raise ValueError(f"vLLM samples at temperatures up to 2, not at {', '.join(hot)}")
         if isinstance(self.engine, TinkerEngineConfig):
             self._fits_the_tinker_api()
         if self.rollout.temperature == 0:
             raise ValueError("rollout.temperature 0 samples greedily: rollouts of a group would be equal and cannot be trained")
         return self
 
-    def _fits_the_tinker_api(self) -> None:
+    def _heats(self) -> dict[str, float]:
+        """The temperatures that an engine is asked for, but for greedy evaluations."""
         method, heats = self.method, {"rollout.temperature": self.rollout.temperature}
         if self.rollout.mode == "generate" and self.eval.temperature:
             heats["eval.temperature"] = self.eval.temperature
@@ -275,7 +280,10 @@ class Recipe(Section):
             heats["method.prediction.temperature"] = method.prediction.temperature
             if method.failures.writer == "tagged":
                 heats["method.failures.temperature"] = method.failures.temperature
-        wrong = {name: 1 for name, value in heats.items() if value != 1}
+        return heats
+
+    def _fits_the_tinker_api(self) -> None:
+        wrong = {name: 1 for name, value in self._heats().items() if value != 1}
         wrong |= {"optim.clip": 0} if self.optim.clip else {}
         wrong |= {"lora.alpha": 32} if self.lora.alpha != 32 else {}
         if wrong:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gongfu.engine.local.engine import LocalEngine
     from gongfu.engine.tinker.engine import TinkerEngine
     from gongfu.engine.verl.engine import VerlEngine
+    from gongfu.engine.vllm.sampler import VllmSampler
 
 ACTOR = "actor"
 """Name of the adapter that acts."""
@@ -86,13 +87,28 @@ def _local(recipe: Recipe, store: Path) -> LocalEngine:
 def _verl(recipe: Recipe, e: VerlEngineConfig, store: Path) -> VerlEngine:
     from gongfu.engine.verl.engine import VerlEngine
 
+    driver = _local(recipe, store)
     return VerlEngine(
-        _local(recipe, store),
+        driver,
+        sampler=_sampler(e, driver, store) if e.samplers else None,
         workers=e.workers,
         device=e.device,
         micro_batch_tokens=e.micro_batch_tokens,
         timeout=e.timeout,
         ray_address=e.ray_address,
+    )
+
+
+def _sampler(e: VerlEngineConfig, driver: LocalEngine, store: Path) -> VllmSampler:
+    from gongfu.engine.vllm.sampler import VllmSampler
+
+    return VllmSampler(
+        e.samplers,
+        folder=Path(e.sampler_adapters) if e.sampler_adapters else store / "published",
+        backbone=driver.backbone,
+        vocab_size=driver.vocab_size,
+        stop_ids=driver.tokenizer.stop_ids,
+        timeout=e.timeout,
     )
 
 

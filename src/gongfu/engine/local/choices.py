@@ -12,9 +12,10 @@ from torch import Tensor
 from gongfu.core.records import Choice
 from gongfu.engine.local.batching import micro_batches
 from gongfu.engine.local.cache import common_prefix
-from gongfu.engine.local.draw import pick
+from gongfu.engine.local.draw import generator, pick
 from gongfu.engine.local.step import Step
 from gongfu.engine.local.trees import Tree, chain
+from gongfu.engine.protocol import Sample, SampleRequest
 
 if TYPE_CHECKING:
     from gongfu.engine.local.sampler import Path, Sampler
@@ -53,6 +54,17 @@ def draw_from(listed: Sequence[tuple[int, ...]], each: Sequence[Sequence[float]]
     choice, logprobs = _drawn(listed, totals, c, temperature or 1.0)
     normalised = tuple(torch.tensor(totals, dtype=torch.float64).log_softmax(0).tolist())
     return Drawn(c, logprobs, normalised, replace(choice, alone=tuple(each[c])))
+
+
+def chosen(request: SampleRequest, each: Sequence[Sequence[float]], version: int) -> list[Sample]:
+    """The samples of a request to choose, as the local engine draws them. `each`: see `draw_from`."""
+    assert request.choices is not None
+    samples = []
+    for number in range(request.n):
+        drawn = draw_from(request.choices, each, request.temperature, generator(request.seed, number).random())
+        said = (tuple(drawn.logprobs), "choice", version, drawn.index, drawn.normalised, drawn.choice)
+        samples.append(Sample(request.choices[drawn.index], *said))
+    return samples
 
 
 def _known(path: Path) -> int:

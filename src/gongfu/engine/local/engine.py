@@ -176,6 +176,10 @@ class LocalEngine:
         return self._base.model.base_model_prefix
 
     @property
+    def vocab_size(self) -> int:
+        return self._base.vocab_size
+
+    @property
     def half(self) -> bool:
         """Whether the base is in bfloat16."""
         return self._base.dtype is torch.bfloat16

@@ -21,6 +21,7 @@ from gongfu.engine.local.draw import draw, generator
 from gongfu.engine.local.forward import Forward
 from gongfu.engine.local.step import Step, extend
 from gongfu.engine.protocol import Sample, SampleRequest
+from gongfu.engine.requests import refusal
 
 _Prefill = tuple[Slot, tuple[int, ...], int]
 """A slot, the prompt that it shall hold, and how many tokens of it are stored already."""
@@ -89,7 +90,10 @@ class Sampler:
     @torch.inference_mode()
     def sample(self, requests: Sequence[SampleRequest], version: int) -> list[list[Sample] | EngineError]:
         """One list of `n` samples a request, or the error of a request that cannot be answered."""
-        results: list[list[Sample] | EngineError] = [self._refusal(request) or [] for request in requests]
+        positions, vocab_size = self.base.positions, self.base.vocab_size
+        results: list[list[Sample] | EngineError] = [
+            refusal(request, positions=positions, vocab_size=vocab_size) or [] for request in requests
+        ]
         groups: dict[tuple[str | None, bool], list[tuple[int, Path]]] = {}
         for i, (request, result) in enumerate(zip(requests, results, strict=True)):
             if isinstance(result, EngineError):
@@ -106,29 +110,6 @@ class Sampler:
                 assert isinstance(answer, list)
                 answer.append(path.sample(version))
         return results
-
-    def _refusal(self, request: SampleRequest) -> EngineError | None:
-        room = len(request.prompt) + request.max_tokens
-        if request.choices is not None:
-            if not request.choices or not all(request.choices):
-                return EngineError("a request to choose needs choices, each with at least one token")
-            room = len(request.prompt) + max(map(len, request.choices))
-        if not request.prompt:
-            return EngineError("the prompt is empty; give at least one token")
-        if request.max_tokens < 1 or request.n < 1 or request.temperature < 0:
-            return EngineError(
-                f"max_tokens and n must be at least 1 and temperature at least 0, got {request.max_tokens}, {request.n}, "
-                f"{request.temperature}"
-            )
-        if room > self.base.positions:
-            return EngineError(
-                f"the prompt has {len(request.prompt)} tokens and needs {room} with its response, but the model has "
-                f"{self.base.positions} positions; shorten the context"
-            )
-        for ids in (request.prompt, *(request.choices or ())):
-            if not 0 <= min(ids) <= max(ids) < self.base.vocab_size:
-                return EngineError(f"token ids outside the vocabulary of {self.base.vocab_size}")
-        return None
 
     def _waves(self, paths: list[Path]) -> Iterator[list[Path]]:
         """As many at once as the cache holds."""

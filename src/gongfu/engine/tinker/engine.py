@@ -19,10 +19,10 @@ from gongfu.core.errors import CheckpointError, EngineError
 from gongfu.core.records import Row
 from gongfu.engine.linear import Plain
 from gongfu.engine.local.adapters import AdapterState
-from gongfu.engine.local.choices import draw_from
-from gongfu.engine.local.draw import generator
+from gongfu.engine.local.choices import chosen
 from gongfu.engine.local.scorer import check_rows
 from gongfu.engine.protocol import Capability, LoraSpec, LossFn, OptimParams, Sample, SampleRequest
+from gongfu.engine.requests import refusal
 from gongfu.engine.tinker.client import Client
 from gongfu.engine.tinker.dialect import Dialect, scoring_data, training_data
 from gongfu.engine.tokenizer import HFTokenizer
@@ -151,12 +151,7 @@ class TinkerEngine:
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, EngineError):
                 continue
-            listed = request.choices or ()
-            each = [next(scored).tolist() for _ in listed]
-            for number in range(request.n):
-                drawn = draw_from(listed, each, request.temperature, generator(request.seed, number).random())
-                said = (tuple(drawn.logprobs), "choice", self.version, drawn.index, drawn.normalised, drawn.choice)
-                answer.append(Sample(listed[drawn.index], *said))
+            answer += chosen(request, [next(scored).tolist() for _ in request.choices or ()], self.version)
         return answers
 
     def _scored_options(self, adapter: str | None, options: Sequence[Row]) -> list[Tensor]:
@@ -366,15 +361,8 @@ class TinkerEngine:
         return plain
 
     def _check_request(self, request: SampleRequest) -> None:
-        longest = max(map(len, request.choices)) if request.choices else request.max_tokens
-        if not request.prompt or request.max_tokens < 1 or request.n < 1 or request.temperature < 0:
-            raise EngineError("a request needs a prompt, max_tokens and n of at least 1, and no negative temperature")
-        if request.choices is not None and not (request.choices and all(request.choices)):
-            raise EngineError("a request to choose needs choices, each with at least one token")
-        ids = [*request.prompt, *(token for option in request.choices or () for token in option)]
-        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
-            raise EngineError(f"token ids outside the vocabulary of {self.vocab_size}")
-        if len(request.prompt) + longest > self.positions:
-            raise EngineError(f"the prompt has {len(request.prompt)} tokens, but the model has {self.positions} positions")
+        refused = refusal(request, positions=self.positions, vocab_size=self.vocab_size)
+        if refused is not None:
+            raise refused
         if request.choices is None and request.temperature not in (0, 1):
             raise EngineError("the Tinker API gives log-probs at temperature 1 only; set rollout.temperature = 1")

@@ -1,7 +1,7 @@
 """An engine that trains on verl's workers.
 
-The driver holds the base too: it samples with the adapter as last published, and reads and writes checkpoints. These are the
-local engine's own, so that a run can go on with another engine or another number of workers.
+The driver holds the base too: it samples with the adapter as last published, unless vLLM servers do, and reads and writes
+checkpoints. These are the local engine's own, so that a run can go on with another engine or another number of workers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from gongfu.engine.local.adapters import AdapterState
 from gongfu.engine.local.engine import LocalEngine
 from gongfu.engine.protocol import Capability, LoraSpec, LossFn, OptimParams, Sample, SampleRequest
 from gongfu.engine.verl.group import Device, WorkerGroup
+from gongfu.engine.vllm.sampler import VllmSampler
 
 
 class VerlEngine:
     """Training on `workers` ranks (Ray, FSDP2), one LoRA adapter; see `gongfu.engine.protocol.Engine`.
 
     `driver`: a new local engine, whose model the workers load too.
+    `sampler`: servers that sample in the driver's place.
     `device`: cpu, or cuda with one GPU a worker. `ray_address`: a running Ray cluster; empty = one started here, with CPUs on
     the loopback interface. `timeout`: seconds that a call of the workers may take. A worker that dies or hangs is an
     EngineError, as is every later call: a step is never applied twice or half, the run resumes from its last checkpoint.
@@ -45,6 +47,7 @@ class VerlEngine:
         self,
         driver: LocalEngine,
         *,
+        sampler: VllmSampler | None = None,
         workers: int = 2,
         device: Device = "cpu",
         micro_batch_tokens: int = 4096,
@@ -54,9 +57,10 @@ class VerlEngine:
         self.workers = workers
         self.device: Device = device
         self.micro_batch_tokens, self.timeout, self.ray_address = micro_batch_tokens, timeout, ray_address
-        self._driver = driver
+        self._driver, self._sampler = driver, sampler
         self.tokenizer = self._driver.tokenizer
         self._adapter = ""
+        self._spec: LoraSpec | None = None
         self._group: WorkerGroup | None = None
         self._steps = 0
         self._pending = False
@@ -90,10 +94,11 @@ class VerlEngine:
         )
         weights = self._driver.adapter_state(name).weights  # the workers start from the driver's numbers
         self._group.set_adapter({self._remote(key): value for key, value in weights.items()}, {})
-        self._adapter = name
+        self._adapter, self._spec = name, spec
+        self._publish()
 
     async def sample(self, requests: Sequence[SampleRequest]) -> list[list[Sample] | EngineError]:
-        return await self._driver.sample(requests)
+        return await (self._sampler or self._driver).sample(requests)
 
     def logprobs(self, rows: Sequence[Row], *, adapter: str | None) -> list[Tensor]:
         group = self._ready(rows, adapter)
@@ -127,7 +132,9 @@ class VerlEngine:
     def sync(self) -> int:
         if self._group is not None:
             self._fetch(optimizer=False)
-        return self._driver.sync()
+        version = self._driver.sync()
+        self._publish()
+        return version
 
     def save(self, name: str) -> str:
         if self._pending:
@@ -146,10 +153,11 @@ class VerlEngine:
             {f"{self._remote(key.split('|')[0])}|{key.split('|')[1]}": value for key, value in state.moments.items()},
         )
         self._steps, self._pending = state.steps, False
+        self._publish()
 
     def stats(self) -> dict[str, float]:
-        """Tokens that were sampled; see `LocalEngine.stats`."""
-        return self._driver.stats()
+        """Tokens that were sampled; see `LocalEngine.stats` and `VllmSampler.stats`."""
+        return {**self._driver.stats(), **(self._sampler.stats() if self._sampler else {})}
 
     @property
     def worker_pids(self) -> list[int]:
@@ -158,6 +166,8 @@ class VerlEngine:
     def close(self) -> None:
         if self._group is not None:
             self._group.close()
+        if self._sampler is not None:
+            self._sampler.close()
         self._driver.close()
 
     def _ready(self, rows: Sequence[Row], adapter: str | None) -> WorkerGroup:
@@ -167,6 +177,12 @@ class VerlEngine:
         if adapter not in (None, self._adapter):
             raise EngineError(f"no adapter {adapter!r}; the verl engine holds {self._adapter!r} alone")
         return self._group
+
+    def _publish(self) -> None:
+        """The driver's adapter to the servers."""
+        if self._sampler is not None and self._spec is not None:
+            weights = self._driver.adapter_state(self._adapter).weights
+            self._sampler.publish(self._adapter, weights, self._spec, self.version)
 
     def _fetch(self, *, optimizer: bool) -> None:
         """The workers' adapter into the driver's, which serves the published one still."""
