@@ -16,7 +16,7 @@ export OMP_WAIT_POLICY = PASSIVE
 export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: demo demo-nano demo-smollm2 test test-engines check learn bench nano clean
+.PHONY: demo demo-nano demo-smollm2 test test-contract test-engines check learn bench nano clean
 
 # Installs, trains UniSkill on generated household tasks, and ends with the path of a report. MODEL=smollm2: GRPO on a pretrained model.
 demo: $(VENV)/.train demo-$(MODEL)
@@ -33,11 +33,16 @@ demo-smollm2:
 test: $(VENV)/.dev check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not learning"
 
-# The contract, the recipes and the faults of engines that train elsewhere: verl with two Ray workers on CPUs, also with two vLLM
-# servers that sample, and the client of the Tinker API with a SkyRL server. The tests start and kill the servers.
+# Engines that train elsewhere: verl with two Ray workers on CPUs, and the client of the Tinker API with a SkyRL server that the tests
+# start and stop. The contract alone is a stage of .ci/run.
+ON_ENGINES = GONGFU_ENGINES=needed GONGFU_SKYRL=$(SKYRL)/bin/python GONGFU_JAX_CACHE=$(SKYRL)/jax-cache PYTHONPATH=$(CURDIR)/src \
+	  $(VERL)/bin/python -m pytest --timeout 600 tests/engines
+test-contract: $(VERL)/.ready $(SKYRL)/.ready
+	$(ON_ENGINES) -k contract
+
+# And the recipes, the faults, Ray actors that play environments, and two vLLM servers that sample: half an hour.
 test-engines: $(VERL)/.ready $(SKYRL)/.ready $(VLLM)/.ready
-	GONGFU_ENGINES=needed GONGFU_SKYRL=$(SKYRL)/bin/python GONGFU_JAX_CACHE=$(SKYRL)/jax-cache GONGFU_VLLM=$(VLLM)/bin/python \
-	  PYTHONPATH=$(CURDIR)/src $(VERL)/bin/python -m pytest --timeout 600 tests/engines
+	GONGFU_VLLM=$(VLLM)/bin/python $(ON_ENGINES)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -75,6 +80,7 @@ bench: $(VENV)/.bench $(VENV)/.dev
 	$(BIN)/python benchmarks/webshop_speed.py
 	$(BIN)/python benchmarks/searchqa_speed.py
 	$(BIN)/python benchmarks/collector.py
+	$(BIN)/python benchmarks/collector_scale.py
 	$(BIN)/python benchmarks/bank_postgres.py
 	$(BIN)/python benchmarks/bank_vectors.py
 	$(BIN)/python benchmarks/token_accounting.py

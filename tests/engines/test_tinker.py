@@ -13,7 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine_runs import HOUSEHOLD, SMALL, answers, gongfu, needs, same
+from engine_runs import HOUSEHOLD, SMALL, TRAINED, adapter_of, answers, apart, gongfu, moved, needs, same, trained_steps
+from gongfu.config.load import load
+from gongfu.config.schema import Recipe
 from gongfu.core.errors import CheckpointError, ConfigError, EngineError
 from gongfu.core.records import Row
 from gongfu.engine.check import check
@@ -21,6 +23,8 @@ from gongfu.engine.local import LocalEngine
 from gongfu.engine.models import resolve_model
 from gongfu.engine.protocol import LoraSpec, OptimParams, SampleRequest
 from gongfu.engine.tinker import TinkerEngine
+from gongfu.run.build_engine import ACTOR, lora_spec
+from gongfu.run.checkpoint import CheckpointStore
 
 SKYRL = os.environ.get("GONGFU_SKYRL", "")
 """Python of an environment with SkyRL; `make test-engines` sets it."""
@@ -86,10 +90,8 @@ def server(tmp_path_factory):
 def make(server, tmp_path):
     made = []
 
-    def new(timeout: float = 250.0, url: str = "") -> TinkerEngine:
-        engine = TinkerEngine(
-            server.model, store=tmp_path, base_model=str(server.model), url=url or server.url, timeout=timeout
-        )
+    def new(timeout: float = 250.0, url: str = "", store: Path = tmp_path) -> TinkerEngine:
+        engine = TinkerEngine(server.model, store=store, base_model=str(server.model), url=url or server.url, timeout=timeout)
         made.append(engine)
         return engine
 
@@ -147,18 +149,44 @@ def test_no_server_and_no_key_are_said_at_once(make, server, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("method", HOUSEHOLD)
-def test_a_recipe_gives_the_same_run_with_another_engine(method, server, tmp_path, request):
-    """The same episodes, metrics and answers at temperature 0; see `SMALL` for what these steps do not show.
+def test_a_recipe_gives_the_same_run_with_another_engine(method, server, make, tmp_path, request):
+    """The same episodes, metrics, trained adapter, and answers at temperature 0.
 
-    The server draws its own first adapter, so where a step trains, only a small rate keeps the runs side by side.
+    The server draws its own first adapter, so the local run starts from that one.
     """
-    recipes = request.config.rootpath / "recipes"
-    words = [f"@{recipes}/{HOUSEHOLD[method]}", *SMALL[method], "--optim.clip=0", "--optim.lr=1e-6", f"--run.folder={tmp_path}"]
+    words = [f"@{request.config.rootpath}/recipes/{HOUSEHOLD[method]}", *SMALL[method]]
+    words += ["--optim.clip=0", "--optim.lr=1e-4", f"--run.folder={tmp_path}"]
+    recipe = load(Recipe, files=[words[0][1:]], overrides=words[1:]).config
     elsewhere = ["--engine.name=tinker", f"--engine.url={server.url}", "--engine.check=false", "--engine.timeout=250"]
-    for name, engine in (("local", []), ("tinker", elsewhere)):
+    start = first_adapter(make(), recipe, tmp_path / "start")
+    for name, engine in (("local", [f"--run.start-from={tmp_path}/start"]), ("tinker", elsewhere)):
         gongfu("train", *words, *engine, f"--run.name={name}", cwd=tmp_path)
-    assert same(tmp_path / "local", tmp_path / "tinker", relative=0.02, absolute=2e-3, but=("grad_norm",)) > 60
-    assert answers(tmp_path / "local") == answers(tmp_path / "tinker")
+    here, there = tmp_path / "local", tmp_path / "tinker"
+    assert all(trained_steps(here, name) == 2 for name in TRAINED[method])
+    assert same(here, there, relative=0.02, absolute=2e-3, but=("grad_norm",)) > 60
+    trained = make(store=there / "checkpoints" / "step-000003")
+    trained.create_adapter(ACTOR, lora_spec(recipe))
+    trained.load("engine")
+    assert apart(moved(trained.adapter_state(ACTOR).weights, start), moved(adapter_of(here), start)) < 0.05
+    assert answers(here) == answers(there)
+
+
+def first_adapter(engine, recipe, run):
+    """The adapter with which the server begins, and a checkpoint of the local engine that holds it, as if `run` had made it."""
+    engine.create_adapter(ACTOR, lora_spec(recipe))
+    state = engine.adapter_state(ACTOR)
+    local = LocalEngine(resolve_model("nano"), store=run, threads=1)
+    local.create_adapter(ACTOR, lora_spec(recipe))
+    local.set_adapter_state(ACTOR, state)
+    local.sync()
+
+    def write(folder):
+        local.save(str(folder / "engine"))
+        return {"engine": "engine", "method": {}}
+
+    CheckpointStore(run / "checkpoints").save(0, write)
+    engine.close()
+    return state.weights
 
 
 def test_a_server_that_dies_ends_the_engine_and_its_state_goes_on_exactly(tmp_path_factory, tmp_path):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from engine_runs import HOUSEHOLD, SMALL, answers, gongfu, needs, same
+from engine_runs import HOUSEHOLD, SMALL, TRAINED, adapter_of, answers, apart, gongfu, moved, needs, same, trained_steps
 from gongfu.core.errors import EngineError
 from gongfu.core.records import Row
 from gongfu.engine.check import check
@@ -152,10 +152,12 @@ def words_of(method, recipes):
 
 @pytest.mark.parametrize("method", HOUSEHOLD)
 def test_a_recipe_gives_the_same_run_with_another_engine(method, runs):
-    """The same episodes and metrics, and the same answers at temperature 0; see `SMALL` for what these steps do not show."""
-    folder = runs(method)
-    assert same(folder / "local", folder / "verl", relative=BOUND) > 60
-    assert answers(folder / "local") == answers(folder / "verl")
+    """The same episodes, metrics, trained adapter, and answers at temperature 0."""
+    here, there = runs(method) / "local", runs(method) / "verl"
+    assert all(trained_steps(here, name) == 2 for name in TRAINED[method])
+    assert same(here, there, relative=BOUND) > 60
+    assert apart(*(moved(adapter_of(run), adapter_of(run, 0)) for run in (there, here))) < 0.01
+    assert answers(here) == answers(there)
 
 
 def test_a_run_whose_worker_is_killed_says_so_and_resumes_to_the_same_numbers(runs, tmp_path, request):
