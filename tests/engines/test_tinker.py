@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine_runs import HOUSEHOLD, SMALL, TRAINED, adapter_of, answers, apart, gongfu, moved, needs, same, trained_steps
+from engine_runs import HOUSEHOLD, SMALL, adapter_of, answers, apart, gongfu, moved, needs, same, trained_steps
 from gongfu.config.load import load
 from gongfu.config.schema import Recipe
 from gongfu.core.errors import CheckpointError, ConfigError, EngineError
@@ -148,6 +148,7 @@ def test_no_server_and_no_key_are_said_at_once(make, server, tmp_path, monkeypat
         make(url="http://127.0.0.1:9", timeout=5.0)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("method", HOUSEHOLD)
 def test_a_recipe_gives_the_same_run_with_another_engine(method, server, make, tmp_path, request):
     """The same episodes, metrics, trained adapter, and answers at temperature 0.
@@ -162,7 +163,7 @@ def test_a_recipe_gives_the_same_run_with_another_engine(method, server, make, t
     for name, engine in (("local", [f"--run.start-from={tmp_path}/start"]), ("tinker", elsewhere)):
         gongfu("train", *words, *engine, f"--run.name={name}", cwd=tmp_path)
     here, there = tmp_path / "local", tmp_path / "tinker"
-    assert all(trained_steps(here, name) == 2 for name in TRAINED[method])
+    assert min(trained_steps(here, method).values()) >= 2
     assert same(here, there, relative=0.02, absolute=2e-3, but=("grad_norm",)) > 60
     trained = make(store=there / "checkpoints" / "step-000003")
     trained.create_adapter(ACTOR, lora_spec(recipe))

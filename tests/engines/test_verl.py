@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from engine_runs import HOUSEHOLD, SMALL, TRAINED, adapter_of, answers, apart, gongfu, moved, needs, same, trained_steps
+from engine_runs import HOUSEHOLD, SMALL, adapter_of, answers, apart, gongfu, moved, needs, same, trained_steps
 from gongfu.core.errors import EngineError
 from gongfu.core.records import Row
 from gongfu.engine.check import check
@@ -154,7 +154,7 @@ def words_of(method, recipes):
 def test_a_recipe_gives_the_same_run_with_another_engine(method, runs):
     """The same episodes, metrics, trained adapter, and answers at temperature 0."""
     here, there = runs(method) / "local", runs(method) / "verl"
-    assert all(trained_steps(here, name) == 2 for name in TRAINED[method])
+    assert min(trained_steps(here, method).values()) >= 2
     assert same(here, there, relative=BOUND) > 60
     assert apart(*(moved(adapter_of(run), adapter_of(run, 0)) for run in (there, here))) < 0.01
     assert answers(here) == answers(there)

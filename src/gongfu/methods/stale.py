@@ -31,8 +31,8 @@ def corrected(
     """The examples with the trainer's present policy as the one that ratios are taken against, and what was made up for.
 
     The sampler's policy μ is older than the trainer's π_old, so every token's loss is multiplied by the truncated importance
-    ratio min(π_old / μ, cap): a constant, which scales its advantage. The clip then acts on π / π_old alone (decoupled PPO,
-    arXiv 2110.00641 eq. 7). Raises EngineError where the two are more than `max_gap` nats apart in the mean.
+    ratio min(π_old / μ, cap): a constant, which scales its advantage. The clip then acts on π / π_old alone (the decoupled
+    objective, arXiv 2110.00641). Raises EngineError where the two are more than `max_gap` nats apart in the mean.
     """
     scored = engine.logprobs([e.row for e in examples], adapter=adapter)
     fresh, ratios = [], []
