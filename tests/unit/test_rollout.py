@@ -316,6 +316,15 @@ def test_what_ends_a_run_is_raised_and_closes_every_environment(suite, tokenizer
     assert not collector.runner._running
 
 
+@SCHEDULES
+def test_a_runner_that_cannot_be_used_ends_the_collection(suite, tokenizer, schedule):
+    with WorkerRunner(suite, workers=2) as runner:
+        pass
+    closed = dataclasses.replace(collector_of(suite, tokenizer), runner=runner, schedule=schedule, retries=3)
+    with pytest.raises(EnvError, match="this runner is closed"):
+        closed.collect(expert_actor(suite, tokenizer), suite.tasks("train")[:4])
+
+
 def test_apart_a_slow_environment_holds_up_nobody(suite, tokenizer):
     """While one environment takes its time, the others play on in their own threads."""
 

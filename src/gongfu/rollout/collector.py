@@ -94,9 +94,9 @@ class Collector:
                     episode = self._new(start, begun, restarts)
                     try:
                         return await self._turns(episode, desk, step)
-                    except EnvError as e:
+                    except _EnvFailed as e:
                         if restarts == self.retries or self._late(episode):
-                            return episode.lost(e)
+                            return episode.lost(e.error)
         except TimeoutError:
             pass
         finally:
@@ -104,7 +104,7 @@ class Collector:
         return episode.lost(self._too_late(episode))
 
     async def _turns(self, episode: Episode, desk: Desk, step: int) -> Trajectory:
-        """From the first observation to the end. Raises EnvError where the environment fails."""
+        """From the first observation to the end. Raises _EnvFailed where the environment does not go on."""
         start = episode.start
         episode.see(_right(await desk.reset(start.id, start.task)))
         while True:
@@ -112,7 +112,7 @@ class Collector:
             if len(prompt) >= self.max_tokens:
                 return episode.end(None, "context")
             if self._late(episode):
-                raise self._too_late(episode)
+                raise _EnvFailed(self._too_late(episode))
             ask = Ask(start.id, start.task, len(episode.turns), start.rollout, step, prompt, episode.observation)
             call = await desk.answer(ask)
             if isinstance(call, EngineError):
@@ -154,9 +154,16 @@ def _starts(
     return starts
 
 
+class _EnvFailed(Exception):
+    """What an environment answered in place of a step. An EnvError that a runner *raises* ends the whole collection."""
+
+    def __init__(self, error: EnvError) -> None:
+        self.error = error
+
+
 def _right(answer: T | EnvError) -> T:
     if isinstance(answer, EnvError):
-        raise answer
+        raise _EnvFailed(answer)
     return answer
 
 
