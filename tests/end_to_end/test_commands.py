@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,18 @@ def test_killed_run_with_a_torn_checkpoint_goes_on_from_the_one_before(agent, fi
     done = gongfu("train", "--resume", str(run), cwd=tmp_path)
     assert "refused" in done.stderr and torn.name in done.stderr.replace("\n", "")
     same(finished, run)
+
+
+def test_a_run_one_step_off_goes_on_with_the_rollouts_that_waited(agent, tmp_path):
+    options = ["--method.one-step-off=true", "--method.max-gap=5", "--run.keep-last=9"]
+    gongfu(*train_arguments(agent, "whole"), *options, cwd=tmp_path)
+    whole, cut = tmp_path / "runs" / "whole", tmp_path / "runs" / "cut"
+    assert [m["train/version_lag"] for m in read_metrics(whole / "metrics.jsonl") if m["phase"] == "train"] == [0, 1, 1, 1]
+    shutil.copytree(whole, cut)
+    for step in (3, 4):
+        shutil.rmtree(cut / "checkpoints" / f"step-{step:06d}")
+    gongfu("train", "--resume", str(cut), cwd=tmp_path)
+    same(whole, cut)
 
 
 def test_evaluation_pairs_checkpoints_on_the_same_tasks(finished):

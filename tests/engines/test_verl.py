@@ -17,6 +17,7 @@ from gongfu.engine.check import check
 from gongfu.engine.local import LocalEngine
 from gongfu.engine.protocol import LoraSpec, OptimParams
 from gongfu.engine.verl import VerlEngine
+from gongfu.run.folder import read_metrics
 from support import tiny_model
 
 pytestmark = needs("verl")
@@ -158,6 +159,17 @@ def test_a_recipe_gives_the_same_run_with_another_engine(method, runs):
     assert same(here, there, relative=BOUND) > 60
     assert apart(*(moved(adapter_of(run), adapter_of(run, 0)) for run in (there, here))) < 0.01
     assert answers(here) == answers(there)
+
+
+def test_rollouts_beside_the_workers_are_those_of_before_the_update(tmp_path, request):
+    """One step off, from two threads here and one after the other on the local engine: the same run."""
+    words = [*words_of("grpo", request.config.rootpath / "recipes"), "--method.one-step-off=true", f"--run.folder={tmp_path}"]
+    for name, engine in (("local", []), ("verl", [*VERL, "--engine.check=false"])):
+        gongfu("train", *words, *engine, f"--run.name={name}", cwd=tmp_path)
+    steps = [m for m in read_metrics(tmp_path / "verl" / "metrics.jsonl") if m["phase"] == "train"]
+    assert [m["train/version_lag"] for m in steps] == [0, 1, 1] and steps[1]["train/importance_log_abs"] > 1e-4
+    assert same(tmp_path / "local", tmp_path / "verl", relative=BOUND) > 60
+    assert answers(tmp_path / "local") == answers(tmp_path / "verl")
 
 
 def test_a_run_whose_worker_is_killed_says_so_and_resumes_to_the_same_numbers(runs, tmp_path, request):

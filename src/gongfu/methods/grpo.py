@@ -8,6 +8,7 @@ with the weights of before the update, beside it where the engine can do both.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -136,11 +137,15 @@ class GRPO:
         """Rollouts that wait to be learned from. Every random choice is keyed by (seed, step)."""
         if self._ahead is None:
             return {}
-        return {"ahead": {"rounds": self._ahead.rounds, "trajectories": [pack(t) for t in self._ahead.trajectories]}}
+        lines = [json.dumps(pack(t), separators=(",", ":")) for t in self._ahead.trajectories]
+        return {"ahead": {"rounds": self._ahead.rounds, "trajectories": lines}}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         ahead = state.get("ahead")
-        self._ahead = None if ahead is None else Rollouts(tuple(map(unpack, ahead["trajectories"])), ahead["rounds"], 0.0)
+        self._ahead = None
+        if ahead is not None:
+            played = tuple(unpack(json.loads(line)) for line in ahead["trajectories"])
+            self._ahead = Rollouts(played, ahead["rounds"], seconds=0.0)
 
 
 def _live(batch: Sequence[Trajectory]) -> list[str]:
