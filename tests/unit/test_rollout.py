@@ -384,14 +384,16 @@ class GoAndEnd:
 
 
 def test_apart_a_hanging_environment_keeps_its_worker_until_its_own_dead_line(tokenizer):
-    """One worker: the episode is lost at the episode's dead-line, and the next one begins when the worker was replaced."""
-    tasks = [runner_cases.task("hang"), runner_cases.task("fine")]
-    with WorkerRunner(runner_cases.ToySuite(), workers=1, step_timeout=1.5) as runner:
-        collector = Collector(runner, tokenizer, TextRules(), "", 5, 4096, "apart", episode_timeout=1.0)
+    """The episode is lost at its dead-line, and the only worker can be used again afterwards."""
+    with WorkerRunner(runner_cases.ToySuite(), workers=1, step_timeout=3.0) as runner:
+        late = Collector(runner, tokenizer, TextRules(), "", 5, 4096, "apart", episode_timeout=1.5)
         started = time.monotonic()
-        played = collector.collect(ScriptedActor(tokenizer, lambda task, rollout: GoAndEnd()), tasks)
-    assert [t.stop for t in played] == ["timeout", "terminated"] and "rollout.episode_timeout" in played[0].error
-    assert time.monotonic() - started > 1.5
+        (lost_one,) = late.collect(ScriptedActor(tokenizer, lambda task, rollout: GoAndEnd()), [runner_cases.task("hang")])
+        assert time.monotonic() - started > 3.0
+        assert lost_one.stop == "timeout" and "rollout.episode_timeout" in lost_one.error
+        patient = dataclasses.replace(late, episode_timeout=0.0)
+        (played,) = patient.collect(ScriptedActor(tokenizer, lambda task, rollout: GoAndEnd()), [runner_cases.task("fine")])
+        assert played.stop == "terminated"
 
 
 def test_apart_worker_processes_play_the_episodes_of_this_process(suite, tokenizer):
