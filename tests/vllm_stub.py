@@ -74,6 +74,8 @@ class VllmStub:
     def _load(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         if self.load_status != 200:
             return self._send(handler, self.load_status, {"error": {"message": "too wide"}})
+        if body["lora_name"] in self.adapters:
+            return self._send(handler, 400, {"error": {"message": "has already been loaded"}})
         self.adapters[body["lora_name"]] = body["lora_path"]
         return self._send(handler, 200, "Success")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,7 +31,7 @@ def test_a_recipe_changes_its_engine_by_its_engine_section_alone():
     assert there.engine.samplers == ()
     urls = '["http://10.0.0.1:8000", "https://gpu-2:8000/"]'
     samplers = recipe(name, "--engine.name=verl", f"--engine.samplers={urls}", "--engine.sampler-adapters=/shared").engine
-    assert isinstance(samplers, VerlEngineConfig) and samplers.samplers == tuple(json.loads(urls))
+    assert isinstance(samplers, VerlEngineConfig) and samplers.samplers == ("http://10.0.0.1:8000", "https://gpu-2:8000")
     server = recipe(name, "--engine.name=tinker", "--engine.url=http://127.0.0.1:1", "--optim.clip=0")
     assert isinstance(server.engine, TinkerEngineConfig) and server.engine.dialect == "skyrl"
 
@@ -43,7 +42,17 @@ def test_a_recipe_changes_its_engine_by_its_engine_section_alone():
         ("ppo/household-nano.toml", ["--engine.name=verl"], "ppo trains two"),
         ("grpo/household-nano.toml", ["--engine.name=verl", "--lora.alpha=8.5"], "whole number for lora.alpha"),
         ("grpo/household-nano.toml", ["--engine.name=verl", '--engine.samplers=["10.0.0.1:8000"]'], "engine.samplers"),
-        ("grpo/household-nano.toml", ["--engine.name=verl", '--engine.samplers=["http://10.0.0.1/v1"]'], "engine.samplers"),
+        ("grpo/household-nano.toml", ["--engine.name=verl", '--engine.samplers=["http://10.0.0.1/v1"]'], "without /v1"),
+        (
+            "grpo/household-nano.toml",
+            ["--engine.name=verl", '--engine.samplers=["http://a:1", "http://a:1/"]'],
+            "server twice",
+        ),
+        (
+            "grpo/household-nano.toml",
+            ["--engine.name=verl", "--engine.sampler-adapters=/shared"],
+            "without samplers",
+        ),
         (
             "grpo/household-nano.toml",
             ["--engine.name=verl", '--engine.samplers=["http://10.0.0.1"]', "--rollout.temperature=2.5"],

@@ -217,7 +217,7 @@ def test_an_older_policy_is_made_up_for_by_truncated_ratios(folder, tmp_path):
     assert fresh.advantages == pytest.approx([-2.0 * 1.6487213, -4.0, *[-2.0] * (len(now) - 2)])
     assert metrics["train/importance_truncated"] == pytest.approx(1 / len(now))
     assert metrics["train/importance_log_abs"] == pytest.approx(3.5 / len(now))
-    with pytest.raises(EngineError, match="serves other weights"):
+    with pytest.raises(EngineError, match="nats a token from the policy that sampled"):
         corrected([old], method.engine, adapter=ACTOR, cap=2.0, max_gap=3.0 / len(now))
 
 

@@ -247,3 +247,16 @@ def test_a_server_that_still_hangs_when_it_is_tried_again_costs_its_greeting_onl
     started = time.monotonic()
     ask(sampler, *(request(k) for k in range(4)))
     assert 0.5 <= time.monotonic() - started < 1.5 and len(first.completions) == 1
+
+
+def test_calls_at_the_same_time_bring_a_restarted_server_its_adapters_once(two, make):
+    """Every call finds the server without them; the ones that come second are told that they are there."""
+    first, _ = two
+    sampler = make(first)
+    first.adapters.clear()
+
+    async def apart():
+        return await asyncio.gather(*(sampler.sample([request(k)]) for k in range(32)))
+
+    assert all(len(answer) == 1 for (answer,) in asyncio.run(apart()))
+    assert sampler.pool.living

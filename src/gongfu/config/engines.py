@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from gongfu.config.section import Positive, Section
 
-ServerUrl = Annotated[str, Field(pattern=r"^https?://[^/?#]+/?$")]
+
+def _server_url(url: str) -> str:
+    if not re.fullmatch(r"https?://[^/?#]+/?", url):
+        raise ValueError(f"{url!r} is no http://HOST:PORT (without /v1)")
+    return url.rstrip("/")
+
+
+ServerUrl = Annotated[str, AfterValidator(_server_url)]
 
 
 class EngineConfig(Section):
@@ -58,6 +66,14 @@ class VerlEngineConfig(HereConfig):
     """A running Ray cluster ("auto", "ray://..."); empty = one is started on this machine."""
     check: bool = True
     """Before the run, compare a new engine with the local one over a few steps (see `gongfu.engine.check`)."""
+
+    @model_validator(mode="after")
+    def _has_samplers(self) -> VerlEngineConfig:
+        if self.sampler_adapters and not self.samplers:
+            raise ValueError("sampler_adapters does nothing without samplers")
+        if len(set(self.samplers)) < len(self.samplers):
+            raise ValueError("samplers names a server twice")
+        return self
 
 
 class TinkerEngineConfig(EngineConfig):

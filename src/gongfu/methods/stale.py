@@ -11,7 +11,6 @@ from gongfu.core.errors import EngineError
 from gongfu.core.records import Trajectory
 from gongfu.credit.batch import Example
 from gongfu.engine.protocol import Engine
-from gongfu.methods.update import check_gap
 
 
 def version_lag(batch: Sequence[Trajectory], version: int, *, most: int) -> int:
@@ -44,7 +43,12 @@ def corrected(
         fresh.append(replace(example, advantages=paid, old_logprobs=tuple(now.tolist())))
         ratios.append(ratio)
     all_ratios = np.concatenate(ratios)
-    gap = check_gap(float(np.abs(np.log(all_ratios)).mean()), max_gap, adapter)
+    gap = float(np.abs(np.log(all_ratios)).mean())
+    if gap > max_gap:
+        raise EngineError(
+            f"adapter {adapter!r} has moved {gap:.3g} nats a token from the policy that sampled (method.max_gap allows "
+            f"{max_gap:.3g}): lower optim.lr, or play without one_step_off; or else the sampler serves other weights"
+        )
     return fresh, {
         "train/importance_mean": float(np.minimum(all_ratios, cap).mean()),
         "train/importance_truncated": float((all_ratios > cap).mean()),

@@ -139,7 +139,7 @@ def update(
                     rows, loss = slices[k]
                     metrics = engine.forward_backward(rows, loss, adapter=adapter)
                     if steps == 0 and (gap := metrics.get(f"{part.component}/log_ratio_abs")) is not None:
-                        metrics[f"{part.component}/sampler_gap"] = check_gap(gap, max_gap, adapter)
+                        metrics[f"{part.component}/sampler_gap"] = _check_gap(gap, max_gap, adapter)
                     metrics[f"{part.component}/loss"] = metrics.pop("loss")
                     _add(totals, metrics)
             _add(totals, {f"{lead}/grad_norm": engine.optim_step(optim, adapter=adapter)["grad_norm"]})
@@ -162,8 +162,7 @@ def _add(totals: dict[str, float], metrics: Mapping[str, float]) -> None:
         totals[name] = totals.get(name, 0.0) + value
 
 
-def check_gap(gap: float, limit: float, adapter: str) -> float:
-    """The mean |log-prob difference| of sampler and trainer. Raises EngineError beyond `limit`."""
+def _check_gap(gap: float, limit: float, adapter: str) -> float:
     if gap > limit:
         raise EngineError(
             f"sampler and trainer disagree on adapter {adapter!r}: mean |log-prob difference| is {gap:.3g}, "

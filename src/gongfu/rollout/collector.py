@@ -87,9 +87,9 @@ class Collector:
     async def _episode(self, start: Start, desk: Desk, step: int) -> Trajectory:
         """Play an episode to its end, from its seed again where the environment fails."""
         begun = time.monotonic()
-        episode = self._new(start, begun, 0)
+        episode, clock = self._new(start, begun, 0), desk.limit(self.episode_timeout)
         try:
-            async with desk.limit(self.episode_timeout):
+            async with clock:
                 for restarts in range(self.retries + 1):
                     episode = self._new(start, begun, restarts)
                     try:
@@ -98,7 +98,8 @@ class Collector:
                         if restarts == self.retries or self._late(episode):
                             return episode.lost(e.error)
         except TimeoutError:
-            pass
+            if not clock.expired():
+                raise
         finally:
             await desk.release(start.id)
         return episode.lost(self._too_late(episode))

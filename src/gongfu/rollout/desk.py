@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol
 
 from gongfu.core.errors import EngineError, EnvError
@@ -32,7 +31,7 @@ class Desk(Protocol):
         """One coroutine less asks."""
         ...
 
-    def limit(self, seconds: float) -> AbstractAsyncContextManager[Any]:
+    def limit(self, seconds: float) -> asyncio.Timeout:
         """Raises TimeoutError in its body when that takes longer; 0 = no limit."""
         ...
 
@@ -67,7 +66,7 @@ class Together:
         self._seats -= 1
         await self._serve()
 
-    def limit(self, seconds: float) -> AbstractAsyncContextManager[Any]:
+    def limit(self, seconds: float) -> asyncio.Timeout:
         return asyncio.timeout(None)  # nobody can be called back from a batch; the clock is looked at between turns
 
     def close(self) -> None:
@@ -129,7 +128,7 @@ class Apart:
     async def leave(self) -> None:
         pass
 
-    def limit(self, seconds: float) -> AbstractAsyncContextManager[Any]:
+    def limit(self, seconds: float) -> asyncio.Timeout:
         return asyncio.timeout(seconds or None)
 
     def close(self) -> None:

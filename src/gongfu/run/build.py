@@ -34,7 +34,7 @@ def build_runner(recipe: Recipe, suite: Suite) -> EnvRunner:
         suite,
         workers=workers.count,
         kind=workers.kind,
-        ray_address=workers.ray_address,
+        ray_address=workers.ray_address or getattr(recipe.engine, "ray_address", ""),
         reset_timeout=workers.reset_timeout,
         step_timeout=workers.step_timeout,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,10 @@ class _Training:
 
     def run(self, *, resumed: bool) -> Path:
         recipe = self.recipe
-        engine = build_engine(recipe, self.folder.path)
-        runner = build_runner(recipe, self.suite)
-        try:
+        with (
+            closing(build_engine(recipe, self.folder.path)) as engine,
+            closing(build_runner(recipe, self.suite)) as runner,
+        ):
             collector = build_collector(recipe, self.suite, engine.tokenizer, runner)
             method = build_method(recipe, engine, collector, self.suite, self.folder.path)
             with Tracker(self.folder, total=recipe.run.steps, tensorboard=recipe.run.tensorboard) as tracker:
@@ -64,9 +66,6 @@ class _Training:
                     self._start(engine, method, collector, tracker)
                     step = 0
                 self._loop(step, engine, method, collector, tracker)
-        finally:
-            runner.close()
-            engine.close()
         return write_report(self.folder)
 
     def _start(self, engine: Engine, method: Method, collector: Collector, tracker: Tracker) -> None:

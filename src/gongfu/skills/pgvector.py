@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Engine, text
 
 from gongfu.skills.dialects import lock_schema, reading, writing
+from gongfu.skills.errors import BankError
 
 # An extension lies in a schema that the bank's search path need not name, so its type and operators are always qualified.
 _SCHEMA = """
@@ -40,6 +41,7 @@ _HNSW = {
 }
 _LEAST_EF, _MOST_EF = 200, 1000
 _BATCH = 500
+_MOST_DIMENSIONS = 2000
 
 
 def open_search(engine: Engine, embedder: str, *, approximate: bool = False) -> PgVectorSearch | None:
@@ -129,6 +131,11 @@ class PgVectorSearch:
     def _index(self, dimensions: int) -> None:
         if self._indexed:
             return
+        if dimensions > _MOST_DIMENSIONS:
+            raise BankError(
+                f"pgvector indexes at most {_MOST_DIMENSIONS} dimensions, but {self._embedder} has {dimensions}; "
+                'set method.retrieval.index = "exact"'
+            )
         name = f"embedding_vectors_{hashlib.sha256(self._embedder.encode()).hexdigest()[:16]}"
         statement = f"""
             SELECT format('CREATE INDEX IF NOT EXISTS {name} ON embedding_vectors

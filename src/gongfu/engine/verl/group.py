@@ -71,7 +71,7 @@ class WorkerGroup:
         gpu = device != "cpu"
         self._pool = RayResourcePool(process_on_nodes=[workers], use_gpu=gpu, max_colocate_count=1)
         try:
-            own = None if gpu else workers + 1
+            own = None if gpu else max(os.cpu_count() or 1, workers + 1)
             self._cluster = Cluster(address=address, cpus=own, variables=_VARIABLES)
             self._expect_room(gpu)
             config = _training_config(model, spec, half=half, longest=longest)

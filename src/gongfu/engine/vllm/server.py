@@ -16,6 +16,7 @@ from gongfu.engine.vllm.folder import Published
 GREET_S = 20.0
 """Seconds that the two tokens of a greeting may take."""
 _LIST_S = 10.0
+_UNLOAD_S = 60.0
 _AGAIN_S = 300.0
 """Seconds that a lost server is left alone while others serve."""
 
@@ -75,19 +76,21 @@ class Server:
     async def load(self, http: httpx.AsyncClient, published: Published) -> None:
         body = {"lora_name": published.name, "lora_path": str(published.folder)}
         try:
-            await self._post(http, "/v1/load_lora_adapter", body)
+            await self._post(http, "/v1/load_lora_adapter", body, self.timeout)
         except (Refused, Lost) as e:
+            if published.name in await self._models(http):
+                return  # another call was first
             raise EngineError(
                 f"{self.url} did not load {published.folder}: {e}. It must be started with --enable-lora, --max-lora-rank and "
                 "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1, and see that folder (engine.sampler_adapters)"
             ) from None
 
     async def unload(self, http: httpx.AsyncClient, published: Published) -> None:
-        await self._post(http, "/v1/unload_lora_adapter", {"lora_name": published.name})
+        await self._post(http, "/v1/unload_lora_adapter", {"lora_name": published.name}, _UNLOAD_S)
 
     async def complete(self, http: httpx.AsyncClient, body: Mapping[str, Any], wanted: int) -> list[dict[str, Any]]:
         """The `wanted` answers to a request for completions, in order."""
-        found = await self._post(http, "/v1/completions", body)
+        found = await self._post(http, "/v1/completions", body, self.timeout)
         try:
             choices = sorted(json.loads(found)["choices"], key=lambda choice: choice["index"])
         except (ValueError, KeyError, TypeError):
@@ -96,8 +99,8 @@ class Server:
             raise Lost(f"it did not answer with {wanted} completions, but: {found[:200]}")
         return choices
 
-    async def _post(self, http: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> str:
-        return await self._exchange(http, "POST", path, body, self.timeout)
+    async def _post(self, http: httpx.AsyncClient, path: str, body: Mapping[str, Any], timeout: float) -> str:
+        return await self._exchange(http, "POST", path, body, timeout)
 
     async def _models(self, http: httpx.AsyncClient) -> dict[str, dict[str, Any]]:
         try:
