@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 import runner_cases
+from gongfu.config.schema import Recipe, RolloutConfig
 from gongfu.core.errors import EngineError, EnvError, TaskError, TokenError
 from gongfu.core.records import Call
 from gongfu.engine.tokenizer import HFTokenizer
@@ -21,6 +22,7 @@ from gongfu.rollout.context import Context, TextRules
 from gongfu.rollout.measure import rollout_metrics, success_by_kind
 from gongfu.rollout.rows import rows_of
 from gongfu.rollout.tasks import TaskSampler
+from gongfu.run.build import build_collector
 from gongfu.run.demonstrations import expert_for, texts
 
 
@@ -262,6 +264,12 @@ def test_an_environment_that_fails_is_begun_anew_from_its_seed(suite, tokenizer,
             assert [dataclasses.replace(t, restarts=0) for t in played] == wanted
         else:
             assert [t.stop for t in played if lost(t)] == ["error"] and len([t for t in played if t.success]) == 3
+
+
+def test_the_settings_of_a_recipe_reach_the_collector(suite, tokenizer):
+    settings = {"schedule": "apart", "retries": 3, "episode_timeout": 7.0}
+    built = build_collector(Recipe(rollout=RolloutConfig(**settings)), suite, tokenizer, InlineRunner(suite))
+    assert {name: getattr(built, name) for name in settings} == settings
 
 
 @SCHEDULES
