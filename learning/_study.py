@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections import defaultdict
@@ -17,7 +18,7 @@ from _record import record as record
 
 from gongfu.config.load import load, to_toml
 from gongfu.config.schema import Recipe
-from gongfu.run.evaluate import compare, evaluate_runs
+from gongfu.run.evaluate import Evaluation, compare, evaluate_runs
 from gongfu.run.folder import read_metrics, write_atomic
 from gongfu.run.stats import paired_bootstrap, wilson
 
@@ -64,13 +65,27 @@ def held_out(run: Path, recipe: Recipe, tasks: int) -> Wins:
     """Success of the starting and of the last policy, task by task; kept in the run's folder."""
     kept = run / f"held-out-{tasks}.json"
     if not kept.exists():
-        names = ["start", "with", "without"] if recipe.method.name == "uniskill" else ["start", "without"]
+        names = ["with", "without"] if recipe.method.name == "uniskill" else ["without"]
         found = {}
-        for split in SPLITS:
-            results = evaluate_runs([f"{run}@start", str(run)], split=split, tasks=tasks, rollouts=1, temperature=None)
-            found[split] = {n: [t.success for t in r.trajectories] for n, r in zip(names, results, strict=True)}
+        for split, start in _at_start(run, recipe, tasks).items():
+            results = evaluate_runs([str(run)], split=split, tasks=tasks, rollouts=1, temperature=None)
+            found[split] = {"start": start, **{n: _successes(r) for n, r in zip(names, results, strict=True)}}
         write_atomic(kept, json.dumps(found))
     return json.loads(kept.read_bytes())
+
+
+def _at_start(run: Path, recipe: Recipe, tasks: int) -> Mapping[str, list[bool]]:
+    """Split -> success of the starting policy on each task: played once for all arms that begin alike, kept beside them."""
+    alike = (recipe.run.seed, recipe.run.start_from, recipe.engine, recipe.suite, recipe.rollout, tasks)
+    kept = run.parent / f"start-{hashlib.sha256(repr(alike).encode()).hexdigest()[:16]}.json"
+    if not kept.exists():
+        results = {s: evaluate_runs([f"{run}@start"], split=s, tasks=tasks, rollouts=1, temperature=None) for s in SPLITS}
+        write_atomic(kept, json.dumps({split: _successes(start) for split, (start,) in results.items()}))
+    return json.loads(kept.read_bytes())
+
+
+def _successes(result: Evaluation) -> list[bool]:
+    return [t.success for t in result.trajectories]
 
 
 def shares(won: Wins) -> dict[str, dict[str, dict[str, float]]]:

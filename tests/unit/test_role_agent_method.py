@@ -19,7 +19,7 @@ from gongfu.engine.protocol import Sample
 from gongfu.methods.actions import action_part
 from gongfu.methods.role_agent.agent_in_world import AgentInWorld, parse_reflection
 from gongfu.methods.role_agent.curriculum import Failure, FailureCurriculum
-from gongfu.methods.role_agent.world_in_agent import _read, similarities
+from gongfu.methods.role_agent.world_in_agent import Predictions, _read, similarities
 from gongfu.rollout.tasks import TaskSampler
 from gongfu.run.build import build_collector, build_engine, build_method, build_runner, build_suite
 from toy import TOY_RECIPE, ToySuite, tiny_agent
@@ -85,6 +85,24 @@ def test_predictions_are_of_the_steps_that_come_and_of_none_beyond_the_end(folde
         assert [len(texts) for texts in predicted[t.id]] == [2, 2, 1]
         assert [len(row) for row in similarities(t, predicted[t.id])] == [2, 2, 1]
     assert predicted == method.world.predict(played[::-1], 0), "the order of the episodes must not matter"
+
+
+def test_looking_further_ahead_does_not_read_the_episodes_again(folder, tmp_path):
+    """A few turns at a time go on from the cache; all turns of a step at once come back to it when it is at other turns."""
+    method = make(folder, tmp_path, "--method.prediction.horizon=0.67")
+    played = method.step(0).trajectories
+
+    def read(concurrency: int) -> tuple[Predictions, float]:
+        before = method.engine.stats()
+        method.world = dataclasses.replace(method.world, concurrency=concurrency)
+        found = method.world.predict(played, 0)
+        after = method.engine.stats()
+        return found, sum(sign * (after[k] - before[k]) for k, sign in (("prompt_tokens", 1), ("reused_tokens", -1)))
+
+    read(1000)
+    (few, few_tokens), (all_, all_tokens) = read(8), read(1000)  # both begin where a prediction has ended
+    assert few == all_
+    assert few_tokens < 0.7 * all_tokens
 
 
 def test_a_perfect_prediction_is_worth_one_and_a_missing_one_nothing(folder, tmp_path):

@@ -91,7 +91,7 @@ class RolloutConfig(Section):
     max_context: Positive = 2048
     """An episode whose prompt reaches this length stops."""
     concurrency: Positive = 128
-    """Episodes in flight."""
+    """Episodes in flight, and turns that Role-Agent predicts from at once."""
     schedule: Literal["together", "apart"] = "together"
     """together: the episodes take their turns together, their prompts are one batch. apart: each goes on as soon as it has its
     answer, for servers that batch what comes and for slow environments; a local engine's batches then depend on the clock."""

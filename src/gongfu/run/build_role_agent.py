@@ -23,21 +23,23 @@ def build_role_agent(recipe: Recipe, s: RoleAgentConfig, engine: Engine, collect
     seed = recipe.run.seed
     horizon = horizon_of(s.prediction, suite.max_steps)
     system = collector.rules.system(collector.instructions)
+    concurrency = recipe.rollout.concurrency
     if horizon:
         _can_go_on(engine, system)
+    world = WorldInAgent(engine, ACTOR, collector.rules, system, s.prediction, horizon, seed, concurrency)
     return RoleAgent(
         engine=engine,
         collector=collector,
         actor=build_actor(recipe, engine, purpose="train", temperature=recipe.rollout.temperature),
         curriculum=FailureCurriculum(TaskSampler(suite.tasks("train"), seed), s.failures, seed),
-        world=WorldInAgent(engine, ACTOR, collector.rules, system, s.prediction, horizon, seed) if horizon else None,
+        world=world if horizon else None,
         onlooker=_onlooker(s, engine, suite, seed) if s.failures.share else None,
         settings=s,
         optim=optim_params(recipe, recipe.optim.lr),
         schedule=schedule(recipe),
         seed=seed,
         adapter=ACTOR,
-        concurrency=recipe.rollout.concurrency,
+        concurrency=concurrency,
     )
 
 

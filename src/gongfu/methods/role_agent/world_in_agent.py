@@ -49,6 +49,8 @@ class WorldInAgent:
     settings: PredictionConfig
     horizon: int
     seed: int
+    concurrency: int
+    """Turns asked about at once."""
     cut: int = 0
     """Answers of the last `predict` that the length limit cut."""
     unanswered: int = 0
@@ -66,9 +68,11 @@ class WorldInAgent:
         ]
         self.cut = self.unanswered = 0
         speak = self._ask if self.settings.mode == "ask" else self._go_on
-        # Last turns first: the prompt of each earlier turn begins what its episode's attention cache holds already.
+        # Last turns first: the prompt of each earlier turn begins what its episode's attention cache holds already. And a few
+        # at a time: looking further ahead goes on from there, before the cache has moved on to other turns.
         asked.sort(key=lambda one: -one.number)
-        speak(asked, step)
+        for first in range(0, len(asked), self.concurrency):
+            speak(asked[first : first + self.concurrency], step)
         asked.sort(key=lambda one: one.number)
         found: dict[str, list[Sequence[str]]] = {t.id: [] for t in trajectories}
         for one in asked:
