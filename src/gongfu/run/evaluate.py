@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -104,9 +105,10 @@ def evaluate_runs(
         suite = build_suite(recipe.suite)
         chosen = split or recipe.eval.split
         todo = fixed_tasks(suite, chosen, tasks or recipe.eval.tasks)
-        engine = build_engine(recipe, Path(), sample_only=True)
-        runner = build_runner(recipe, suite)
-        try:
+        with (
+            closing(build_engine(recipe, Path(), sample_only=True)) as engine,
+            closing(build_runner(recipe, suite)) as runner,
+        ):
             if point.weights is not None:
                 engine.load(str(point.weights), weights_only=True)
                 engine.sync()
@@ -125,9 +127,6 @@ def evaluate_runs(
                         skills=shown,
                     )
                 )
-        finally:
-            runner.close()
-            engine.close()
     return results
 
 

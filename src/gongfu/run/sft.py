@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from gongfu.config.load import to_toml
@@ -37,9 +38,7 @@ def sft_run(recipe: Recipe) -> Path:
     held_out = fixed_tasks(suite, recipe.eval.split, recipe.eval.tasks)
     info = {"command": "sft", "seed": recipe.run.seed, "model": recipe.engine.model}
     with RunFolder.create(Path(recipe.run.folder) / recipe.run.name, config_toml=to_toml(recipe), info=info) as folder:
-        engine = build_engine(recipe, folder.path)
-        runner = build_runner(recipe, suite)
-        try:
+        with closing(build_engine(recipe, folder.path)) as engine, closing(build_runner(recipe, suite)) as runner:
             collector = build_collector(recipe, suite, engine.tokenizer, runner)
             shown = gather(recipe, suite, collector, engine)
             TrajectoryStore(folder.trajectories).write(0, "demonstrations", shown)
@@ -56,9 +55,6 @@ def sft_run(recipe: Recipe) -> Path:
                 steps = imitate(recipe, engine, rows, tracker)
                 held_out_success(steps)
                 CheckpointStore(folder.checkpoints).save(steps, lambda path: _write(engine, path))
-        finally:
-            runner.close()
-            engine.close()
         return folder.path
 
 
