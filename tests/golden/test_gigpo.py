@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gongfu.config.load import load
+from gongfu.config.methods import GRPOConfig
+from gongfu.config.schema import Recipe
 from gongfu.credit.advantages import step_returns
 from gongfu.credit.batch import CreditError
 from gongfu.credit.gigpo import gigpo, merge_similar, step_advantages
@@ -16,6 +20,7 @@ LOSS = step_returns([0.0, 0.0, 0.0], 0.95)
 STATES = [["a", "b", "c"], ["a", "a", "d"]]
 GROUPS = ["task", "task"]
 EPISODES = [[10.0] * 3, [0.0] * 3]
+PRESETS = Path(__file__).parents[2] / "recipes" / "gigpo"
 
 
 def test_steps_of_one_state_are_compared_and_lonely_ones_are_worth_nothing():
@@ -35,6 +40,23 @@ def test_divided_by_the_deviation_of_the_anchor_group():
 def test_the_unit_of_the_episode_term(statistics, episode):
     win, loss = gigpo(EPISODES, [WIN, LOSS], STATES, GROUPS, omega=0.0, std="unbiased", statistics=statistics)
     assert win.tolist() == pytest.approx([episode] * 3, abs=1e-5) and loss.tolist() == pytest.approx([-episode] * 3, abs=1e-5)
+
+
+def test_the_presets_differ_in_what_the_public_code_does():
+    """A short success beside a failure twice as long: over steps the mean is nearer to the failure."""
+    found = {}
+    for layers in (["paper"], ["paper", "reference"]):
+        s = load(Recipe, files=[PRESETS / f"{name}.toml" for name in layers]).config.method
+        assert isinstance(s, GRPOConfig) and s.advantage == "gigpo"
+        short, long = [np.array([1.0])], [np.zeros(2)]
+        win, loss = gigpo(
+            [[1.0], [0.0] * 2], [*short, *long], [["a"], ["b", "c"]], GROUPS,
+            omega=s.step_weight, std=s.std, statistics=s.statistics,
+        )  # fmt: skip
+        found[layers[-1]] = (win[0], loss[0]), (s.aggregation, s.dual_clip)
+    assert found["paper"][0] == pytest.approx((sqrt(0.5), -sqrt(0.5)), abs=1e-5)
+    assert found["reference"][0] == pytest.approx((2 / sqrt(3), -1 / sqrt(3)), abs=1e-5)
+    assert (found["paper"][1], found["reference"][1]) == (("seq-mean-token-mean", 0.0), ("token-mean", 3.0))
 
 
 @pytest.mark.parametrize(("omega", "first"), [(0.0, 5.0), (1.0, 11.016667), (2.0, 17.033333)])
