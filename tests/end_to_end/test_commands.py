@@ -76,6 +76,32 @@ def test_training_moves_the_adapter_and_writes_everything(finished):
     assert "success" in report.lower() and (finished / "report" / "curves.png").stat().st_size > 10_000
 
 
+FALLING = """
+from toy import ToyEnv, ToySuite
+
+class Falling(ToySuite):
+    def make(self, task):
+        return FallingEnv(task)
+
+class FallingEnv(ToyEnv):
+    def step(self, action):
+        if self.task.split == "train" and (self.task.seed % 2 or ALWAYS):
+            raise RuntimeError("the roof fell in")
+        return super().step(action)
+"""
+
+
+@pytest.mark.parametrize("always", [True, False])
+def test_lost_episodes_are_told_and_a_step_that_lost_all_of_them_ends_the_run(agent, tmp_path, always):
+    (tmp_path / "falling.py").write_text(f"{FALLING}\nALWAYS = {always}\n")
+    shown = [*train_arguments(agent, "a", steps=2), "--suite.object=falling:Falling", "--eval.every=0", "--method.tasks=6"]
+    done = gongfu(*shown, cwd=tmp_path, path=Path(f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"), check=int(always))
+    (first, *_) = [m for m in read_metrics(tmp_path / "runs" / "a" / "metrics.jsonl") if m["phase"] == "train"]
+    assert f"{first['rollout/lost']:.0f} of 24 episodes were lost" in done.stderr and "the roof fell in" in done.stderr
+    assert (first["rollout/lost"] == 24) is always
+    assert len(list(tmp_path.glob("runs/a/trajectories/*-train.jsonl.gz"))) == (1 if always else 2)
+
+
 def test_the_same_seed_gives_the_same_run(agent, finished, tmp_path):
     gongfu(*train_arguments(agent, "a"), cwd=tmp_path)
     same(finished, tmp_path / "runs" / "a")

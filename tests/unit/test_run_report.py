@@ -93,7 +93,7 @@ def test_training_table_and_group_shares(folder):
     assert table["success"] == ["0.075", "0.975", "0.525"]
     assert table["groups without variance"] == ["0.250", "0.250", "0.250"]
     assert "* steps finished: 20" in page.read_text()
-    assert "* episodes lost to the environment: 20" in page.read_text()
+    assert "* training episodes lost: 20" in page.read_text()
 
 
 def test_the_page_says_what_ran_and_where_the_files_lie(folder):

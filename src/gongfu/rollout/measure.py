@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gongfu.core.errors import EnvError
 from gongfu.core.records import Trajectory
 from gongfu.rollout.collector import lost
 
@@ -26,6 +27,20 @@ def rollout_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/tokens_sampled": float(sum(len(call.response) for call in calls)),
         "rollout/skills_shown": _mean([bool(t.skills) for t in kept]),
     }
+
+
+def losses(trajectories: Sequence[Trajectory]) -> str:
+    """A line on the episodes that failed for a reason that is not the agent's; "" without any.
+
+    Raises EnvError when not one is left: there is nothing to learn or to measure, and the next ones would fail alike.
+    """
+    gone = [t for t in trajectories if lost(t)]
+    if not gone:
+        return ""
+    line = f"{len(gone)} of {len(trajectories)} episodes were lost, the first ({gone[0].task.id}): {gone[0].error}"
+    if len(gone) == len(trajectories):
+        raise EnvError(line)
+    return line
 
 
 def success_by_kind(trajectories: Sequence[Trajectory]) -> dict[str, float]:

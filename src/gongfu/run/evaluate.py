@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -17,10 +18,12 @@ from gongfu.core.records import Task, Trajectory
 from gongfu.engine.protocol import Engine
 from gongfu.envs.protocol import Suite
 from gongfu.rollout.collector import Collector, lost
-from gongfu.rollout.measure import success_by_kind
+from gongfu.rollout.measure import losses, success_by_kind
 from gongfu.run.build import ACTOR, build_actor, build_collector, build_engine, build_runner, build_suite
 from gongfu.run.checkpoint import CheckpointStore
 from gongfu.run.stats import paired_bootstrap, wilson
+
+_log = logging.getLogger("gongfu.run")
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,13 @@ def evaluate(
 ) -> Evaluation:
     """Play the tasks with the current weights, and with these skills (id -> text, for each task).
 
-    The same seeds for every checkpoint, so that runs can be paired.
+    The same seeds for every checkpoint, so that runs can be paired. Raises EnvError when all episodes were lost.
     """
     temperature = recipe.eval.temperature if temperature is None else temperature
     actor = build_actor(recipe, engine, purpose="eval", temperature=temperature, adapter=adapter)
     played = collector.collect(actor, tasks, group_size=rollouts, skills=skills, concurrency=recipe.rollout.concurrency)
+    if line := losses(played):
+        _log.warning("%s, %s: %s", label, split, line)
     return Evaluation(label, split, tuple(played))
 
 

@@ -106,7 +106,7 @@ def _head(folder: RunFolder, train: Sequence[Record]) -> str:
         "created": folder.created,
         **{k: v for k, v in folder.info.items() if isinstance(v, str | int | float)},
         "steps finished": max((r["step"] for r in train), default=0),
-        "episodes lost to the environment": f"{sum(r.get('rollout/lost', 0) for r in train):.0f}",
+        "training episodes lost": f"{sum(r.get('rollout/lost', 0) for r in train):.0f}",
         "config.toml (sha256)": f"`{folder.config_sha256[:16]}`",
         "versions": ", ".join(f"{name} {version}" for name, version in folder.versions.items()),
     }

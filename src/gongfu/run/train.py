@@ -14,6 +14,7 @@ from gongfu.config.schema import Recipe
 from gongfu.engine.protocol import Engine
 from gongfu.methods.base import Method
 from gongfu.rollout.collector import Collector
+from gongfu.rollout.measure import losses
 from gongfu.run.build import build_collector, build_engine, build_method, build_runner, build_suite
 from gongfu.run.checkpoint import CheckpointStore
 from gongfu.run.evaluate import Evaluation, evaluate, fixed_tasks, weights_of
@@ -100,6 +101,8 @@ class _Training:
                 if step % recipe.run.trajectories_every == 0:
                     self.trajectories.write(step, "train", report.trajectories)
                 tracker.log(step, {"phase": "train", **report.metrics, **_engine_metrics(engine)})
+                if line := losses(report.trajectories):
+                    tracker.say(f"step {step}: {line}")
                 last = step == recipe.run.steps
                 evaluated = None
                 if last or (recipe.eval.every and step % recipe.eval.every == 0):
