@@ -60,6 +60,33 @@ def check(context: typer.Context) -> None:
 
 
 @app.command(context_settings=SETTINGS)
+def play(
+    context: typer.Context,
+    split: Annotated[str, typer.Option(help="Split of the suite; default: the recipe's eval.split.")] = "",
+    task: Annotated[str, typer.Option(help="Id of the task, of any split; default: the first of the split.")] = "",
+    expert: Annotated[bool, typer.Option("--expert", help="Let the suite's scripted expert act.")] = False,
+    conform: Annotated[bool, typer.Option("--check", help="Play nothing, check that the suite keeps the protocol.")] = False,
+) -> None:
+    """Look at a suite without a model: gongfu play [recipe.toml] [--a.b value ...]. Type numbers, actions as text, or q.
+
+    Standard input may also be a file of actions, one a line.
+    """
+    from gongfu.cli.recipe import load_recipe
+    from gongfu.run.play import check_suite
+    from gongfu.run.play import play as play_task
+
+    recipe = load_recipe(context.args).config
+    if not conform:
+        play_task(recipe, split=split, task_id=task, expert=expert)
+        return
+    if task or expert:
+        fail("--check goes through the tasks of all splits (or of --split), by the expert too: leave out --task and --expert")
+    report = check_suite(recipe, split=split)
+    print(report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command(context_settings=SETTINGS)
 def train(
     context: typer.Context,
     resume: Annotated[Path | None, typer.Option(help="Continue this run folder from its newest good checkpoint.")] = None,
