@@ -34,7 +34,13 @@ def gongfu(*arguments: str, cwd: Path, check: int | None = 0, path: Path | None 
     """Run a command; `path` is where the custom suite lies."""
     environment = ENVIRONMENT if path is None else {**ENVIRONMENT, "PYTHONPATH": str(path)}
     done = subprocess.run(
-        [sys.executable, "-m", "gongfu", *arguments], cwd=cwd, env=environment, capture_output=True, text=True, timeout=280
+        [sys.executable, "-m", "gongfu", *arguments],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
     )
     if check is not None:
         assert done.returncode == check, done.stderr
@@ -206,13 +212,13 @@ def test_a_run_folder_in_use_or_used_is_refused(agent, finished):
     assert "--resume" in done.stderr
 
 
-def test_help_and_check_import_no_torch(agent, tmp_path):
+def test_help_check_and_play_import_no_torch(agent, tmp_path):
     code = (
         "import sys; from gongfu.cli.main import main\n"
         "sys.argv = ['gongfu', *{args!r}]\n"
         "try: main()\nexcept SystemExit: pass\n"
         "assert not {{'torch', 'transformers', 'peft'}} & set(sys.modules), 'torch was imported'"
     )
-    for arguments in (["--help"], ["check", f"--engine.model={agent}"]):
+    for arguments in (["--help"], ["check", f"--engine.model={agent}"], ["play", "--expert"]):
         done = subprocess.run([sys.executable, "-c", code.format(args=arguments)], cwd=tmp_path, env=ENVIRONMENT, timeout=100)
         assert done.returncode == 0

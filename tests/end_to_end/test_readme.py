@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-import sys
 from pathlib import Path
 
+import pytest
 from test_commands import gongfu
 
 from gongfu.config.load import load
 from gongfu.config.schema import Recipe
-from gongfu.envs.check import check
-from toy import tiny_agent
+from gongfu.envs.gymnasium import GymnasiumSuite
+from gongfu.run.folder import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_example_suite_conforms_and_can_be_trained_on(tmp_path, monkeypatch):
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def command(start: str) -> list[str]:
+    """The words of the README's command that begins so, without `gongfu`."""
+    (line,) = re.findall(rf"^gongfu {re.escape(start)}.*$", README, re.MULTILINE)
+    return line.partition("#")[0].split()[1:]
+
+
+def learns(words: list[str], cwd: Path) -> None:
+    """One step of a command, as it stands, with the model that it has by default."""
+    done = gongfu(*words, "--run.steps=1", "--run.threads=1", "--eval.tasks=2", cwd=cwd)
+    (step,) = [m for m in read_metrics(Path(done.stdout.strip()).parents[1] / "metrics.jsonl") if m["phase"] == "train"]
+    assert step["train/tokens"] > 0 and step["rollout/admissible"] == 1
+
+
+def test_the_example_suite_conforms_and_can_be_played_and_trained_on(tmp_path):
+    (code,) = blocks("python")
     assert len(code.splitlines()) < 50
     (tmp_path / "my_suite.py").write_text(code)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    from my_suite import Guess  # type: ignore[import-not-found]
+    assert gongfu(*command("play --check --suite.name custom"), cwd=tmp_path).stdout.endswith("conforms\n")
+    assert "Which number is it?" in gongfu(*command("play --suite.name custom"), cwd=tmp_path).stdout
+    learns(command("train --suite.name custom"), tmp_path)
 
-    check(Guess())
-    sys.modules.pop("my_suite")
-    options = ["--run.steps=1", "--eval.tasks=2", "--method.tasks=1", "--method.group-size=4", "--run.threads=1"]
-    agent = tiny_agent(tmp_path / "agent")
-    arguments = ["train", "--suite.name=custom", "--suite.object=my_suite:Guess", "--eval.split=test", *options]
-    done = gongfu(*arguments, f"--engine.model={agent}", "--rollout.max-context=400", cwd=tmp_path)
-    assert Path(done.stdout.strip()).name == "report.md"
+
+def test_the_gymnasium_example_can_be_played_and_trained_on_and_its_keys_are_told(tmp_path):
+    pytest.importorskip("gymnasium", reason="the extra gymnasium is not installed")
+    (recipe,) = blocks("toml")
+    (tmp_path / "lake.toml").write_text(recipe)
+    assert "walk to G" in gongfu(*command("play lake.toml"), cwd=tmp_path).stdout
+    learns(command("train lake.toml"), tmp_path)
+    told = {
+        key
+        for row in re.findall(r"^\| (`.*?) \|", README[README.index("| key of") :], re.M)
+        for key in re.findall(r"`(\w+)`", row)
+    }
+    assert told == {*inspect.signature(GymnasiumSuite.__init__).parameters} - {"self"}
 
 
 def test_every_shipped_recipe_loads():

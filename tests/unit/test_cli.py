@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -158,6 +160,23 @@ def test_eval_hands_on_whether_skills_are_shown_and_prints_the_labels(gongfu, mo
 def test_eval_refuses_another_word(gongfu):
     code, _, err = gongfu("eval", "runs/a", "--skills", "some")
     assert code == 2 and "'some' is not one of 'with', 'without', 'both'" in err
+
+
+# What this machine can run
+
+
+def test_doctor_knows_every_extra_that_a_user_installs(gongfu):
+    from gongfu.cli.doctor import EXTRAS
+
+    extras = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for joined in ("all", "bench", "dev"):
+        del extras[joined]
+    assert EXTRAS.keys() == extras.keys()
+    for extra, requirements in extras.items():
+        names = {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements}
+        assert names - {"gongfu"} <= set(EXTRAS[extra]), extra
+    err = gongfu("doctor")[2]
+    assert [extra for extra in extras if f"extra {extra}:" not in err] == []
 
 
 # The list of runs

@@ -302,6 +302,16 @@ def test_values_that_do_not_fit(words, message):
     assert problem(*words) == message
 
 
+@pytest.mark.parametrize("key", ["optim", "optim.betas", "extra.any"])
+def test_brackets_that_are_no_toml_are_text_only_where_text_is_wanted(key):
+    for text, form in (('{"size": 3}', "a table as {size = 3}"), ("[a, b]", 'a list as [1, "two"]')):
+        message = problem(f"--{key}", text)
+        assert message.startswith(f"{key}: {text} from override --{key} is no TOML; write {form}")
+        assert overridden("--title", text).title == text
+    assert overridden("--extra.any", '"[a, b]"').extra == {"any": "[a, b]"}
+    assert overridden("--extra.any", "{size = 3}").extra == {"any": {"size": 3}}
+
+
 def test_problems_of_values_name_the_file(tmp_path):
     file = write(tmp_path, "r.toml", "[optim]\nlr = 0\nwarmup_steps = 1.5\n")
     message = problem(files=(file,))

@@ -18,7 +18,7 @@ from gongfu.core.errors import ConfigError, EnvError, MissingExtra, TaskError
 from gongfu.envs.check import check
 from gongfu.envs.gymnasium import GymnasiumSuite, plain_text
 from gongfu.envs.protocol import Observation, Suite
-from gongfu.run.build import build_suite
+from gongfu.run.build_suite import build_suite, check_offers
 
 LAKE: dict[str, Any] = {
     "env": "FrozenLake-v1",
@@ -202,6 +202,8 @@ def test_colours_are_told() -> None:
         ({"env": "FrozenLake-v1", "actions": {"left": 7}}, "is not in the action space"),
         ({"env": "FrozenLake-v1", "actions": {" ": 0}}, "need names"),
         ({"env": "FrozenLake-v1", "returns": (1, 1)}, "low below high"),
+        ({"env": "FrozenLake-v1", "failure_modes": "fell"}, "must be a list of names, got 'fell'"),
+        ({"env": "FrozenLake-v1", "failure_modes": ["fell", ""]}, "must be a list of names"),
         ({"env": "FrozenLake-v1", "render": "nowhere:f"}, 'render = "nowhere:f"'),
         ({"env": "Blackjack-v1", "render": "observation"}, "set max_steps"),
         ({"env": "Pendulum-v1", "render": "observation"}, "which is not Discrete"),
@@ -210,6 +212,20 @@ def test_colours_are_told() -> None:
 def test_impossible_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(TaskError, match=message):
         GymnasiumSuite(**settings)
+
+
+def test_failure_modes_are_for_role_agent() -> None:
+    words = ["--suite.name=custom", "--suite.object=gongfu.envs.gymnasium:GymnasiumSuite", "--suite.args.env=FrozenLake-v1"]
+    words += ["--method.name=role_agent"]
+    for given in ([], ["--suite.args.failure_modes=['fell into a hole', 'walked in circles']"]):
+        recipe = load(Recipe, overrides=[*words, *given]).config
+        suite = build_suite(recipe.suite)
+        if given:
+            check_offers(recipe.method, suite)
+            assert suite.failure_modes == ("fell into a hole", "walked in circles")  # type: ignore[attr-defined]
+        else:
+            with pytest.raises(ConfigError, match="names no failure modes"):
+                check_offers(recipe.method, suite)
 
 
 def test_unknown_splits() -> None:

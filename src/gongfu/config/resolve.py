@@ -16,6 +16,12 @@ from gongfu.core.errors import ConfigError
 
 DEFAULT = "default"
 
+_BRACKETS = {
+    "{": 'a table as {size = 3}, or text in quotes of its own: "{..."',
+    "[": 'a list as [1, "two"], or text in quotes of its own: "[..."',
+}
+"""Beginnings of values that are no text, unless a key wants text: how they are written."""
+
 
 class Resolution:
     """The data of one model out of its merged layers, with the problems found on the way."""
@@ -73,6 +79,8 @@ class Resolution:
             return self._table(kind, {}, path, default)
         if node.text is not None and not isinstance(value, str) and not _fits(kind, value) and _fits(kind, node.text):
             value = node.text  # --run.name 2024
+        if isinstance(value, str) and value == node.text and value[:1] in _BRACKETS and (kind is Any or not _fits(kind, value)):
+            self._problems.append(f"{dotted(path)}: {value} from {node.origin} is no TOML; write {_BRACKETS[value[0]]}")
         return self._value(kind, value, node, path)
 
     def _value(self, kind: Any, value: Any, leaf: Leaf, path: KeyPath) -> Any:

@@ -68,7 +68,8 @@ class GymnasiumSuite:
     `goal`: what the task is, to be read after "Your task is to:". `instructions`: what else an agent must be told.
     `max_steps`: None = the limit that the registry states. `success`: the return (sum of rewards) from which on an episode
     counts as a success. `returns`: (low, high), the returns that are scored 0 and 1; None = 1 for success, 0 otherwise.
-    `sizes`: tasks per split; each is another seed of the environment, keyed by `seed`.
+    `sizes`: tasks per split; each is another seed of the environment, keyed by `seed`. `failure_modes`: names of the ways in
+    which episodes fail, for Role-Agent's failure curriculum (who says which it was: `method.failures.writer`).
 
     Raises MissingExtra without the extra "gymnasium", TaskError for an environment that cannot be made or settings that do not
     fit it.
@@ -89,6 +90,7 @@ class GymnasiumSuite:
         success: float = 1.0,
         returns: tuple[float, float] | None = None,
         sizes: Mapping[str, int] | None = None,
+        failure_modes: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
         try:
@@ -97,6 +99,9 @@ class GymnasiumSuite:
             raise MissingExtra("the Gymnasium adapter", "gymnasium") from e
         if returns is not None and not returns[0] < returns[1]:
             raise TaskError(f"returns must be (low, high) with low below high, got {tuple(returns)}")
+        if isinstance(failure_modes, str) or not all(isinstance(mode, str) and mode.strip() for mode in failure_modes):
+            raise TaskError(f"failure_modes must be a list of names, got {failure_modes!r}")
+        self.failure_modes: tuple[str, ...] = tuple(failure_modes)
         self._id = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
         self._factory = gymnasium.make if isinstance(env, str) and not _is_reference(env) else _loaded("env", env)
         self._args = dict(args or {})

@@ -51,6 +51,19 @@ class Env(Protocol):
 
 @runtime_checkable
 class Suite(Protocol):
+    """What every suite has. These a suite may have too; whatever wants one says so when it is missing:
+
+    `expert(task, rng, *, noise=0.0) -> Expert`: a scripted actor, for cold starts and `gongfu play --expert`; `noise` is the
+    chance of a random action.
+    `failure_modes: Sequence[str]`: names of the ways in which episodes fail. Role-Agent's failure curriculum
+    (`method.failures.share` above 0) needs them.
+    `diagnose(trajectory: Trajectory) -> str`: which of them a failed episode shows, measured. Needed by
+    `method.failures.writer = "measured"`; otherwise what the model says is compared with it.
+    `advise(task, quality, rng, *, seen=()) -> Advice`: a scripted teacher, for cold starts that show skills; `seen` are
+    actions that an episode took.
+    `lessons(task) -> Sequence[str]`: the skill texts that `method.proposer.mode = "choose"` chooses among.
+    """
+
     name: str
     splits: tuple[str, ...]
     max_steps: int

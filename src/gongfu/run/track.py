@@ -36,6 +36,10 @@ _SHOWN_OF_A_BANK = (
 )
 
 
+UNTRAINED_STEPS = 3
+"""Steps in a row without a trained token after which the person who watches is warned."""
+
+
 class Sink(Protocol):
     """Somewhere to show metrics. Any exception from it switches it off."""
 
@@ -49,7 +53,8 @@ class Tracker:
     """Writes each record to the run's metrics.jsonl and hands it to the sinks.
 
     The file is the run's truth: if it cannot be written (RunFolderError), training has to stop. A sink that fails is
-    reported once and switched off. With `total` steps, progress is shown on stderr.
+    reported once and switched off. With `total` steps, progress is shown on stderr. Steps without anything to train on are
+    warned of.
 
     >>> with Tracker(folder, total=40) as tracker:      # doctest: +SKIP
     ...     tracker.log(1, {"phase": "train", "rollout/success": 0.25})
@@ -60,6 +65,7 @@ class Tracker:
     ) -> None:
         self._folder = folder
         self._console = Console(stderr=True)
+        self._untrained = 0
         self._sinks = list(sinks)
         if tensorboard:
             self._sinks.append(TensorboardSink(folder.path / "tensorboard"))
@@ -88,6 +94,15 @@ class Tracker:
                 logger.warning("tracking: %s failed at step %d (%r) and is switched off; training goes on", sink.name, step, e)
                 self._sinks.remove(sink)
                 self._close(sink, report=False)
+        if phase == "train":
+            self._mind(step, metrics)
+
+    def _mind(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Warn once when several steps in a row had nothing to train on, which no number of the step's line says."""
+        nothing = 0 in (metrics.get("train/rows"), metrics.get("train/tokens"))
+        self._untrained = self._untrained + 1 if nothing else 0
+        if self._untrained == UNTRAINED_STEPS:
+            self.say(_untrained(step, metrics))
 
     def say(self, text: str) -> None:
         """A line for the person who watches (stderr, above the progress)."""
@@ -190,6 +205,16 @@ class TensorboardSink:
 
     def _write(self, **fields: Any) -> None:
         self._writer.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+
+
+def _untrained(step: int, metrics: Mapping[str, Any]) -> str:
+    shares = ("rollout/valid_format", "rollout/admissible")
+    now = ", ".join(f"{name} {metrics[name]:.2f}" for name in shares if name in metrics)
+    return (
+        f"warning: nothing could be trained in the last {UNTRAINED_STEPS} steps (up to step {step}). Usual causes: the answers "
+        f'are not valid{f" (now {now})" if now else ""}: set rollout.mode = "choose", or take another model or a cold start; '
+        "or all episodes of each group end alike: raise rollout.temperature or method.group_size, or take easier tasks"
+    )
 
 
 def _evaluation(metrics: Mapping[str, Any]) -> str:
