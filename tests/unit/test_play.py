@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +12,7 @@ from gongfu.cli.main import main
 from gongfu.core.records import Task
 from gongfu.envs.protocol import Observation, Step
 from gongfu.run.play import typed
-from toy import ToyEnv, ToySuite
+from toy import ToyEnv, ToyExpert, ToySuite
 
 TOY = "--suite.object=toy:ToySuite"
 BARE = "--suite.object=test_play:Bare"
@@ -45,18 +47,21 @@ class Endless:
 
 
 class Broken(ToySuite):
-    """A suite whose expert alone reaches what is wrong: its environment ends without an outcome when all picks were right."""
+    """A suite whose expert alone reaches what is wrong: a word that no list holds is paid without bound."""
 
     name = "broken"
 
     def make(self, task):
-        return Silent(task)
+        return Unbounded(task)
+
+    def expert(self, task, rng, *, noise=0.0):
+        return ToyExpert("abracadabra")
 
 
-class Silent(ToyEnv):
+class Unbounded(ToyEnv):
     def step(self, action):
         step = super().step(action)
-        return Step(step.observation, step.reward, step.terminated) if step.outcome == "success" else step
+        return replace(step, reward=math.inf) if action == "abracadabra" else step
 
 
 @pytest.fixture
@@ -140,4 +145,4 @@ def test_check_is_the_conformance_kit_with_the_suites_expert(play):
     assert code == 0 and "suite toy: 48 tasks" in out and out.endswith("conforms\n")
     assert "suite toy: 24 tasks" in play(TOY, "--check", "--split=train")[1]
     code, out, _ = play("--suite.object=test_play:Broken", "--check")
-    assert code == 1 and "[outcome]" in out and "conforms" not in out
+    assert code == 1 and "[reward]" in out and "conforms" not in out

@@ -83,7 +83,7 @@ def find_task(suite: Suite, split: str, usual: str, task_id: str) -> Task:
             raise TaskError(f"split {split or usual!r} of suite {suite.name!r} has no tasks")
         return tasks[0]
     ids = []
-    for name in [_known(suite, split)] if split else sorted(suite.splits, key=lambda name: name != usual):
+    for name in [_known(suite, split)] if split else suite.splits:
         for task in suite.tasks(name):
             if task.id == task_id:
                 return task
