@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from hypothesis import given
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gongfu.config import toml
 from gongfu.config.load import load, to_toml
+from gongfu.config.section import Section as SectionOfRecipes
 from gongfu.core.errors import ConfigError
 
 
@@ -230,6 +231,36 @@ def test_another_variant_keeps_what_fits_it(tmp_path):
     for message in (problem(files=(both,)), problem("method.name=ppo", "method.std=none")):
         assert "unknown key method.std" in message
         assert 'belongs to name = "grpo", but name is "ppo", "ppo2" here' in message
+
+
+class Shop(SectionOfRecipes):
+    idle: ClassVar = {"file": lambda file: ("size", "seed") if file else ("test",)}
+    file: str = ""
+    size: int = 5
+    seed: int = 0
+    test: int = 500
+
+
+class Stall(Section):
+    shop: Shop = Shop()
+
+
+def test_what_does_nothing_beside_a_setting_of_a_later_layer_is_dropped(tmp_path):
+    generated = write(tmp_path, "generated.toml", "[shop]\nsize = 9\nseed = 1\n")
+    official = write(tmp_path, "official.toml", '[shop]\nfile = "x"\ntest = 3\n')
+    assert load(Stall, [generated], ["shop.file=x"]).config.shop == Shop(file="x")
+    assert load(Stall, [generated, official]).config.shop == Shop(file="x", test=3)
+    assert load(Stall, [official], environ={"GONGFU__SHOP__FILE": ""}).config.shop == Shop()
+    # what stands above the setting stays, and so does what stands beside it, in any order
+    assert load(Stall, [official, generated]).config.shop == Shop(file="x", test=3, size=9, seed=1)
+    for words in (["shop.size=9", "shop.file=x"], ["shop.file=x", "shop.size=9"]):
+        made = load(Stall, overrides=words).config.shop
+        assert made == Shop(file="x", size=9) and made.in_vain("file") == ["size"]
+
+
+def test_the_command_line_is_one_layer():
+    assert "unknown key method.std" in problem("method.std=none", "method.name=ppo")
+    assert overridden("optim.lr=1", "optim.lr=2").optim.lr == 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ Precedence, lowest first: defaults of the model < `base` files < files, left to 
 Values of overrides and of the environment are TOML literals, or text where they are not (or where the key wants text). The
 text "none" stands for None where a key may be None. Tables merge key by key, everything else is replaced, and so is a dict
 that a field has by default. Where a later layer chooses another variant of a tagged union, the keys of earlier layers that
-the new variant does not have are dropped. Models are used by field names, without aliases.
+the new variant does not have are dropped, and so are those that do nothing beside a setting of a later layer (`Section.idle`:
+the size of a generated shop, once files are given). Every file is a layer, the environment is one and all overrides together
+are one: what contradicts itself on the command line is an error. Models are used by field names, without aliases.
 """
 
 from __future__ import annotations
@@ -54,12 +56,13 @@ def load(
     layers: list[Tree] = []
     for origin, data in read_files(files):
         layers.append(grow(data, origin, len(layers)))
+    layer = len(layers)
     for name, text in sorted((environ or {}).items()):
         if name.startswith(ENVIRONMENT):
             path = field_path(model, name.removeprefix(ENVIRONMENT).lower().split("__"))
-            layers.append(override(path, text, f"environment variable {name}", len(layers)))
+            layers.append(override(path, text, f"environment variable {name}", layer))
     for key, text in read_overrides(overrides):
-        layers.append(override(field_path(model, key.split(".")), text, f"override --{key}", len(layers)))
+        layers.append(override(field_path(model, key.split(".")), text, f"override --{key}", layer + 1))
     return _build(model, layers)
 
 

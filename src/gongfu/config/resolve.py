@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails, to_json, to_jsonable_python
 from gongfu.config import toml
 from gongfu.config.keys import KeyPath, dotted, field_kind, nearest, shape, tags
 from gongfu.config.layers import Leaf, Tree, grow, newest, origins
+from gongfu.config.section import Section
 from gongfu.core.errors import ConfigError
 
 DEFAULT = "default"
@@ -59,7 +60,10 @@ class Resolution:
             variants = [type(default)]
             start = {name: getattr(default, name) for name in type(default).model_fields}
         data: dict[str, Any] = {}
+        idle = _idle(variants, tree)
         for key, node in tree.items():
+            if newest(node) < idle.get(key, 0):
+                continue
             owner = next((m for m in variants if key in m.model_fields), None)
             if owner is not None:
                 field = owner.model_fields[key]
@@ -160,6 +164,17 @@ def _same_variant(default: BaseModel, tag: str | None, chosen: Tree | Leaf | Non
     if tag is None:
         return False
     return chosen is None or (isinstance(chosen, Leaf) and chosen.value == getattr(default, tag))
+
+
+def _idle(variants: Sequence[type[BaseModel]], tree: Tree) -> dict[str, int]:
+    """Key -> the layer of the setting beside which it does nothing."""
+    found: dict[str, int] = {}
+    for model in variants if len(variants) == 1 else ():
+        for setting, names in model.idle.items() if issubclass(model, Section) else ():
+            leaf = tree.get(setting)
+            if isinstance(leaf, Leaf):
+                found |= {name: max(leaf.layer, found.get(name, 0)) for name in names(leaf.value)}
+    return found
 
 
 def _default(field: FieldInfo) -> Any:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from gongfu.config.section import Positive, Section, Share
+from gongfu.config.section import Positive, Section, Share, drop_hint
+
+_OF_FILES = ("attributes", "instructions", "test", "dev")
+_OF_GENERATED_SHOPS = ("products", "train", "seen", "unseen")
+_OF_WORLDS = ("worlds", "unseen_worlds", "people", "train", "seen", "unseen", "seed")
+_OF_ROOMS = ("size", "boxes", "solution", "train", "seen", "unseen", "seed")
 
 
 class HouseholdConfig(Section):
@@ -38,11 +43,13 @@ class HouseholdConfig(Section):
 
 
 class WebShopConfig(Section):
-    """WebShop: the official files, or a generated shop."""
+    """WebShop: the official files, or a generated shop. docs/data.md says what stands in the files."""
 
+    idle: ClassVar = {"items": lambda items: _OF_GENERATED_SHOPS if items else _OF_FILES}
     name: Literal["webshop"] = "webshop"
     items: str = ""
-    """Path of the catalogue, items_shuffle_1000.json or items_shuffle.json; empty = a generated shop."""
+    """Path of the catalogue, items_shuffle_1000.json or items_shuffle.json; empty = a generated shop. Relative to the folder
+    that the command is run in, as all paths here."""
     attributes: str = ""
     """Path of the attributes of `items`, items_ins_v2_1000.json or items_ins_v2.json."""
     instructions: str = ""
@@ -60,7 +67,8 @@ class WebShopConfig(Section):
     unseen: Positive = 300
     """Kinds of products that train never asks for."""
     observation: Literal["text", "text_rich", "brief"] = "text"
-    """text, text_rich: the original's pages. brief: without buttons, in lower case, the instruction on the first page only."""
+    """text, text_rich: the original's pages. brief: without buttons; after the first page in lower case and
+    without the instruction."""
     score: Literal["reward", "success"] = "reward"
     """What an episode is paid: the official reward, or 1 for the full reward and 0 for less (GiGPO's and UniSkill's code)."""
     queries: int = Field(default=4, ge=0)
@@ -85,25 +93,27 @@ class WebShopConfig(Section):
             raise ValueError(
                 "items needs the file of their attributes too (items_ins_v2_1000.json beside items_shuffle_1000.json)"
             )
-        official, generated = ("attributes", "instructions", "test", "dev"), ("products", "train", "seen", "unseen")
-        idle = generated if self.items else official
-        if changed := [key for key in idle if getattr(self, key) != type(self).model_fields[key].default]:
+        if changed := self.in_vain("items"):
             why = (
                 "describe a generated shop, and items are given"
                 if self.items
                 else "belong to official items, and none are given"
             )
-            raise ValueError(f"{', '.join(changed)} {why}: leave them out, or change items")
+            raise ValueError(f"{', '.join(changed)} {why}: {drop_hint('items')}")
         return self
 
 
 class SearchQAConfig(Section):
-    """Questions to be answered by search, over generated worlds or over the passages of a file."""
+    """Questions to be answered by search, over generated worlds or over passages of a file (docs/data.md: the formats)."""
 
+    idle: ClassVar = {
+        "source": lambda source: ("corpus",) if source == "generated" else _OF_WORLDS,
+        "retriever": lambda kind: {"server": ("embedder", "corpus"), "dense": ("url",)}.get(kind, ("embedder", "url")),
+    }
     name: Literal["searchqa"] = "searchqa"
     source: str = "generated"
-    """"generated"; a file of questions (nine tenths of them are the split train, the others seen); or a folder with one such
-    file a split (train.jsonl, hotpotqa.json, ...)."""
+    """"generated"; a file of questions (a hash of each id puts it into the split train, or one in ten of them into seen); or a
+    folder with one such file a split (train.jsonl, hotpotqa.json, ...)."""
     corpus: str = ""
     """File of the passages that the questions of a file are searched in; empty = those that the questions bring along."""
     kinds: tuple[str, ...] = ()
@@ -140,17 +150,21 @@ class SearchQAConfig(Section):
         if bool(self.url) != (self.retriever == "server"):
             raise ValueError('retriever = "server" needs a url, and only that uses one')
         if self.source == "generated" and (self.corpus or self.retriever == "server"):
-            raise ValueError("generated worlds bring their own passages: leave out corpus and url, or set source to a file")
+            raise ValueError(
+                "generated worlds bring their own passages: leave out corpus, and set retriever to bm25 or dense; or set "
+                "source to a file of questions"
+            )
         if self.corpus and self.retriever == "server":
             raise ValueError("a search server has its own passages: leave out corpus")
         if self.source != "generated":
-            _refuse_set(self, "worlds", "unseen_worlds", "people", "train", "seen", "unseen", "seed")
+            _refuse_generated(self)
         return self
 
 
 class SokobanConfig(Section):
     """Sokoban in text: generated rooms that can be solved, or files of Boxoban levels."""
 
+    idle: ClassVar = {"source": lambda source: () if source == "generated" else _OF_ROOMS}
     name: Literal["sokoban"] = "sokoban"
     source: str = "generated"
     """"generated", or a folder of Boxoban files named by their split (train.txt, ...)."""
@@ -173,7 +187,7 @@ class SokobanConfig(Section):
     @model_validator(mode="after")
     def _fits(self) -> SokobanConfig:
         if self.source != "generated":
-            _refuse_set(self, "size", "boxes", "solution", "train", "seen", "unseen", "seed")
+            _refuse_generated(self)
         return self
 
 
@@ -192,8 +206,7 @@ SuiteConfig = Annotated[
 ]
 
 
-def _refuse_set(section: Section, *names: str) -> None:
+def _refuse_generated(section: Section) -> None:
     """Raises ValueError for settings of generated tasks that would do nothing."""
-    changed = [name for name in names if getattr(section, name) != type(section).model_fields[name].default]
-    if changed:
-        raise ValueError(f'{", ".join(changed)} are for generated tasks: set source = "generated", or leave them out')
+    if changed := section.in_vain("source"):
+        raise ValueError(f'{", ".join(changed)} are for generated tasks: set source = "generated", or {drop_hint("source")}')

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from gongfu.config.section import Positive, Section
+from gongfu.config.section import Positive, Section, drop_hint
 
 
 class KLConfig(Section):
@@ -71,8 +71,17 @@ class UpdateConfig(Section):
         )
 
 
+_OF_GIGPO = ("step_weight", "episode_weight", "anchor_scope", "anchor", "anchor_similarity")
+
+
+def _idle_beside(advantage: Any) -> tuple[str, ...]:
+    return () if advantage == "gigpo" else _OF_GIGPO if advantage == "grpo" else (*_OF_GIGPO, "std")
+
+
 class ActionConfig(UpdateConfig):
     """Group-relative policy optimisation of actions and its relatives, one named estimator each."""
+
+    idle: ClassVar = {"advantage": _idle_beside}
 
     advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce++", "reinforce++_baseline", "gigpo"] = "grpo"
     std: Literal["unbiased", "population", "none"] = "unbiased"
@@ -99,17 +108,16 @@ class ActionConfig(UpdateConfig):
             raise ValueError('kl.place = "reward" is defined for reinforce++ only; use "loss"')
         if self.advantage == "reinforce++" and self.kl.place == "loss" and self.kl.coefficient:
             raise ValueError('reinforce++ takes its KL in the reward; set kl.place = "reward"')
-        if self.std != "unbiased" and self.advantage not in ("grpo", "gigpo"):
+        changed = self.in_vain("advantage")
+        if "std" in changed:
             raise ValueError(f"std is what GRPO and GiGPO divide by; {self.advantage} does not: leave it out")
-        of_gigpo = ("step_weight", "episode_weight", "anchor_scope", "anchor", "anchor_similarity")
-        fields = type(self).model_fields
-        changed = [name for name in of_gigpo if getattr(self, name) != fields[name].default]
-        if changed and self.advantage != "gigpo":
-            raise ValueError(f'{", ".join(changed)}: of GiGPO only; set advantage = "gigpo", or leave them out')
+        if changed:
+            raise ValueError(f'{", ".join(changed)}: of GiGPO only; set advantage = "gigpo", or {drop_hint("advantage")}')
         if self.advantage == "gigpo" and not (self.step_weight or self.episode_weight):
             raise ValueError("step_weight and episode_weight are both 0: every advantage would be 0")
         if self.shaped and self.advantage == "reinforce++":
             raise ValueError(
-                "gamma, invalid_penalty, format_score, cap_invalid and overlong are not used by reinforce++; leave them out"
+                "gamma, invalid_penalty, format_score, cap_invalid and overlong are not used by reinforce++; leave them out, "
+                'or set gamma = 1, invalid_penalty = 0, format_score = "none", cap_invalid = false and overlong_to = 0'
             )
         return self
