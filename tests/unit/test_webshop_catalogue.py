@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from gongfu.core import rng_for
 from gongfu.core.errors import TaskError
-from gongfu.envs.webshop.catalogue import Catalogue, read_json, read_products
+from gongfu.envs.webshop.catalogue import Catalogue, read_json, read_products, reasons
 from gongfu.envs.webshop.goals import NO_CAP, human_goals, price_cap, shuffled, synthetic_goals, with_cap
 from webshop_records import ATTRIBUTES, CATALOGUE, HOODIE, INSTRUCTIONS, ITEMS, LAMP, SHIRT, TEA, item, product
 
@@ -30,7 +31,9 @@ def test_products_as_the_original_reads_them():
 
 def test_repeated_and_unusable_ids_are_left_out():
     again = [*ITEMS, ITEMS[0] | {"name": "another"}, ITEMS[0] | {"asin": "nan"}, ITEMS[0] | {"asin": "B0000000001"}]
-    assert read_products(again, ATTRIBUTES, where="x") == CATALOGUE.products
+    left_out = Counter()
+    assert read_products(again, ATTRIBUTES, where="x", left_out=left_out) == CATALOGUE.products
+    assert reasons(left_out) == "1 whose asin an earlier one has, 2 whose asin is nan or longer than 10 characters"
     single = read_products([item("A", "N", "q", "p", "$1", small_description="One string.")], {}, where="x")
     assert single[0].bullets == ("One string.",)
 
@@ -52,7 +55,9 @@ def test_price_caps():
 
 
 def test_human_goals():
-    goals = human_goals(CATALOGUE, INSTRUCTIONS, where="x")
+    left_out = Counter()
+    goals = human_goals(CATALOGUE, INSTRUCTIONS, where="x", left_out=left_out)
+    assert left_out == {"without attributes": 1, "of products that items does not hold": 1}
     assert [goal.product.asin for goal in goals] == [HOODIE, LAMP]  # one had no attributes, one no product
     hoodie, lamp = goals
     assert hoodie.instruction == with_cap("i need a red hoodie with long sleeve", hoodie.price_cap)
@@ -69,6 +74,9 @@ def test_synthetic_goals_are_all_combinations_of_options():
     ]
     said = "Find me long sleeve men's hoodies with color: red, and size: small, and price lower than"
     assert goals[0].instruction.startswith(said)
+    left_out = Counter()
+    assert synthetic_goals(CATALOGUE, ATTRIBUTES | {"B9": ATTRIBUTES[TEA]}, where="x", left_out=left_out) == goals
+    assert left_out == {"of products that items does not hold": 1}
     assert goals[4].instruction.startswith("Find me teas, and price lower than") and goals[4].product.asin == TEA
 
 
@@ -84,12 +92,28 @@ def test_the_order_of_official_goals_is_that_of_the_original():
 @pytest.mark.parametrize(
     ("items", "message"),
     [
-        ([{"asin": "A"}], r"my items, item 1 lacks the key 'name'|my items, item 1 lacks the key"),
-        (["text"], "my items, item 1 does not fit"),
-        ([ITEMS[1] | {"pricing": "$x"}], "my items, item 1 does not fit"),
-        ([ITEMS[0], ITEMS[1] | {"customization_options": {"color": [{"image": "x"}]}}], "item 2 lacks the key 'value'"),
-        ([ITEMS[1] | {"query": None}], "item 1 does not fit"),
-        ([], "my items holds no products"),
+        ([{"asin": "A"}], r'my items, item 1: it lacks the key "name" \(it is an object with the keys asin\)'),
+        (["abc"], 'my items, item 1: it should be an object, but is the text "abc"'),
+        ([ITEMS[1] | {"asin": 7}], 'its "asin" should be a text, but is the number 7'),
+        ([ITEMS[1] | {"pricing": "$x"}], r'item 1: its "pricing" should be .* or null, but is the text "\$x"'),
+        ([ITEMS[1] | {"pricing": "12.99"}], 'its "pricing" should be .* but is the text "12.99"'),
+        ([ITEMS[1] | {"pricing": 12.99}], 'its "pricing" should be .* but is the number 12.99'),
+        ([ITEMS[0], ITEMS[1] | {"customization_options": {"size": [{"image": "x"}]}}], 'item 2: it lacks the key "value"'),
+        (
+            [ITEMS[1] | {"customization_options": {"size": ["s"]}}],
+            'value of its option "size" should be an object, but is the te',
+        ),
+        ([ITEMS[1] | {"customization_options": {"size": "s"}}], 'its option "size" should be a list, but is the text "s"'),
+        ([ITEMS[1] | {"customization_options": ["s"]}], 'its "customization_options" should be an object, but is a list of 1'),
+        ([ITEMS[1] | {"query": None}], 'its "query" should be a text, but is null'),
+        ([ITEMS[1] | {"small_description": [3]}], 'each of its "small_description" should be a text, but is the number 3'),
+        (
+            [ITEMS[1] | {"small_description": {"a": 1}}],
+            'its "small_description" should be a list, but is an object with the key',
+        ),
+        ([ITEMS[1] | {"full_description": ["x"]}], 'its "full_description" should be a text, but is a list of 1'),
+        ([], "my items holds no products$"),
+        ([ITEMS[1] | {"asin": "nan"}], "my items holds no products but 1 whose asin is nan"),
     ],
 )
 def test_damaged_items(items, message):
@@ -97,11 +121,44 @@ def test_damaged_items(items, message):
         read_products(items, ATTRIBUTES, where="my items")
 
 
-def test_damaged_goals():
-    with pytest.raises(TaskError, match=r"f, product B000000001, instruction 1 lacks or misstates 'instruction_attributes'"):
-        human_goals(CATALOGUE, {HOODIE: [{"instruction": "x"}]}, where="f")
-    with pytest.raises(TaskError, match="holds a dict, expected a list"):
-        human_goals(CATALOGUE, {HOODIE: {}}, where="f")
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ("slim fit", "its record in the file of attributes should be an object, but is the text"),
+        ({"attributes": "slim fit"}, 'item 2: its attributes should be a list, but is the text "slim fit"'),
+        ({"attributes": ["slim fit", None]}, "each of its attributes should be a text, but is null"),
+    ],
+)
+def test_damaged_attributes(record, message):
+    with pytest.raises(TaskError, match=message):
+        read_products(ITEMS, {SHIRT: record}, where="my items")
+
+
+SAID = {"instruction": "x", "instruction_attributes": ["a"], "instruction_options": []}
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ([{"instruction": "x", "instruction_options": []}], '1, instruction 1: it lacks the key "instruction_attributes"'),
+        ([SAID, SAID | {"instruction": 3}], 'instruction 2: its "instruction" should be a text, but is the number 3'),
+        ([SAID | {"instruction_attributes": "red"}], 'its "instruction_attributes" should be a list, but is the text "red"'),
+        ([SAID | {"instruction_options": "red"}], 'its "instruction_options" should be a list, but is the text "red"'),
+        ([SAID | {"instruction_options": {"color": 1}}], "each of its options should be a text, but is the number 1"),
+        (["x"], 'it should be an object, but is the text "x"'),
+        ({}, "f: the record of product B000000001 should be a list, but is an empty object"),
+    ],
+)
+def test_damaged_instructions(record, message):
+    with pytest.raises(TaskError, match=message):
+        human_goals(CATALOGUE, {HOODIE: record}, where="f")
+
+
+def test_damaged_templates():
+    with pytest.raises(TaskError, match=r'f, product B000000004: its "instruction_attributes" should be a list'):
+        synthetic_goals(CATALOGUE, {TEA: {"instruction": "x", "instruction_attributes": "caffeine free"}}, where="f")
+    with pytest.raises(TaskError, match=r'f, product B000000004: its "instruction" should be a text, but is the number 3'):
+        synthetic_goals(CATALOGUE, {TEA: {"instruction": 3}}, where="f")
     with pytest.raises(TaskError, match="without instruction_attributes"):
         synthetic_goals(CATALOGUE, {TEA: {"instruction": "x"}}, where="f")
 
@@ -113,7 +170,7 @@ def test_damaged_files(tmp_path):
     with pytest.raises(TaskError, match=r"torn\.json is no JSON"):
         read_json(tmp_path / "torn.json", list, "items")
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(TaskError, match=r"other\.json holds a dict, expected a list"):
+    with pytest.raises(TaskError, match=r"other\.json should hold a list, but holds an empty object"):
         read_json(tmp_path / "other.json", list, "items")
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import pickle
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from gongfu.cli.recipe import load_recipe
+from gongfu.config.suites import WebShopConfig
 from gongfu.core import from_json, rng_for, to_json
 from gongfu.core.errors import ConfigError, TaskError
 from gongfu.core.records import Task
@@ -19,7 +21,7 @@ from gongfu.envs.webshop.reward import judge
 from gongfu.envs.webshop.wares import UNSEEN, WARES
 from gongfu.envs.webshop.words import alike, same_color
 from gongfu.run.build import build_suite
-from webshop_records import write_files
+from webshop_records import HOODIE, write_files
 
 SMALL = {"products": 240, "sizes": {"train": 60, "seen": 30, "unseen": 30}}
 
@@ -169,8 +171,34 @@ def test_official_splits(tmp_path):
     assert synthetic.tasks("dev")[0].id == "webshop/dev/00000"
     human = WebShopSuite(**files)
     assert len(human.tasks("test")) == 2 and any("red hoodie" in task.goal for task in human.tasks("test"))
-    with pytest.raises(TaskError, match="split 'train' has no tasks"):
+    with pytest.raises(TaskError, match="split 'train' has no tasks") as caught:
         human.tasks("train")
+    assert "of 2 goals the first 500 are test's (suite.test), the next 1000 dev's (suite.dev)" in str(caught.value)
+    assert "so test has 2, dev 0 and train 0; left out were 2 instructions of" in str(caught.value)
+    assert "(1 without attributes, 1 of products that items does not hold)" in str(caught.value)
+
+
+def test_what_the_files_lose_is_said_once(tmp_path, caplog):
+    files = write_files(tmp_path)
+    items = json.loads((tmp_path / "items.json").read_text())
+    (tmp_path / "items.json").write_text(json.dumps([*items, items[0]]))
+    said = json.loads((tmp_path / "instructions.json").read_text())
+    said[HOODIE].append({"instruction": "x", "instruction_attributes": ["a"], "instruction_options": ["red", "huge"]})
+    said[HOODIE].append({"instruction": "x", "instruction_attributes": ["a"], "instruction_options": ["black"]})  # is offered
+    (tmp_path / "instructions.json").write_text(json.dumps(said))
+    for _ in range(2):
+        assert len(WebShopSuite(**files, sizes={"test": 1, "dev": 0}).tasks("train")) == 3
+    lost, unmet = (record.getMessage() for record in caplog.records)
+    assert lost == (
+        f"WebShop: left out were 1 items of {files['items']} (1 whose asin an earlier one has) and 2 instructions of "
+        f"{files['instructions']} (1 without attributes, 1 of products that items does not hold); 4 goals are left"
+    )
+    assert unmet.startswith("WebShop: 1 of 4 goals of ") and "name an option that their product" in unmet
+
+
+def test_whole_files_are_read_without_a_word(tmp_path, caplog):
+    files = write_files(tmp_path)
+    assert WebShopSuite(files["items"], files["attributes"]).tasks("test") and not caplog.records
 
 
 @pytest.mark.parametrize(
@@ -198,13 +226,13 @@ def test_unknown_empty_and_exhausted_splits(tmp_path):
     suite = WebShopSuite(products=96, sizes={"seen": 0, "unseen": 100_000})
     with pytest.raises(TaskError, match=r"no split 'dev'; did you mean 'seen'\? It has train, seen, unseen"):
         suite.tasks("dev")
-    with pytest.raises(TaskError, match="has no tasks"):
+    with pytest.raises(TaskError, match=r"has no tasks: its size is 0 \(suite\.seen\)"):
         suite.tasks("seen")
     with pytest.raises(TaskError, match="ask for fewer tasks or more products"):
         suite.tasks("unseen")
     files = write_files(tmp_path)
     (tmp_path / "instructions.json").write_text("{}")
-    with pytest.raises(TaskError, match="none of the products"):
+    with pytest.raises(TaskError, match=r"none of the products .* can be played$"):
         WebShopSuite(**files)
 
 
@@ -231,12 +259,28 @@ def test_a_recipe_makes_the_suite(tmp_path):
     assert official.splits == ("train", "dev", "test") and len(official.tasks("train")) == 1
 
 
+GIGPO = Path(__file__).resolve().parents[2] / "recipes" / "gigpo"
+
+
+def test_a_layer_above_a_recipe_changes_its_shop():
+    """What belongs to the other kind of shop is dropped; nothing has to be typed for it."""
+    generated = load_recipe([f"@{GIGPO / 'webshop-nano.toml'}", "--suite.items=x", "--suite.attributes=y"]).config.suite
+    assert generated == WebShopConfig(**generated.model_dump(exclude={"products", "train", "seen", "unseen"}))
+    assert generated.items == "x" and generated.observation == "brief"
+    official = load_recipe([f"@{GIGPO / 'webshop-qwen2.5-7b.toml'}", "--suite.items="]).config.suite
+    assert (official.items, official.attributes, official.dev, official.score) == ("", "", 1000, "success")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--suite.items=x.json"], "needs the file of their attributes"),
         (["--suite.instructions=x.json", "--suite.dev=3"], "instructions, dev belong to official items"),
-        (["--suite.items=x", "--suite.attributes=y", "--suite.seen=5"], "seen describe a generated shop"),
+        (
+            ["--suite.items=x", "--suite.attributes=y", "--suite.seen=5"],
+            "seen describe a generated shop.* later file or on the command line",
+        ),
+        (["--suite.seen=5", "--suite.items=x", "--suite.attributes=y"], "seen describe a generated shop"),
         (["--suite.queries=0", "--rollout.mode=choose"], "writes no search of its own"),
         (["--suite.results-per-page=0"], "results_per_page"),
         (["--suite.observation=html"], "observation"),

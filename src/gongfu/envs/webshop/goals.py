@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from gongfu.core.errors import TaskError
 from gongfu.core.records import Task
 from gongfu.core.seeds import rng_for
+from gongfu.envs.fields import field, texts, wanted
 from gongfu.envs.webshop.catalogue import Catalogue, Product
 
 __all__ = ["NO_CAP", "Goal", "goal_of", "human_goals", "payload_of", "price_cap", "shuffled", "synthetic_goals"]
@@ -18,6 +20,9 @@ __all__ = ["NO_CAP", "Goal", "goal_of", "human_goals", "payload_of", "price_cap"
 NO_CAP = 1_000_000.0
 """Price limit of a goal that states none, dollars."""
 
+T = TypeVar("T", list, dict)
+
+_ELSEWHERE = "of products that items does not hold"
 _CAPS = tuple(10.0 * n for n in range(1, 100))
 _SHUFFLE = 233
 """Seed that orders the official goals, so that their numbers mean the same goals everywhere."""
@@ -51,42 +56,68 @@ def with_cap(instruction: str, cap: float) -> str:
     return instruction if cap == NO_CAP else f"{instruction}, and price lower than {cap:.2f} dollars"
 
 
-def human_goals(catalogue: Catalogue, instructions: Mapping[str, Any], *, where: str) -> list[Goal]:
-    """A goal for every written instruction of the products (`items_human_ins.json`), those without attributes left out.
+def human_goals(
+    catalogue: Catalogue, instructions: Mapping[str, Any], *, where: str, left_out: Counter[str] | None = None
+) -> list[Goal]:
+    """A goal for every written instruction of the products (`items_human_ins.json`).
 
-    Raises TaskError naming the product (from `where`) whose record does not fit.
+    Those without attributes are left out, as in the original, and counted in `left_out` beside those of other products. Raises
+    TaskError naming the product (from `where`) whose record does not fit.
     """
     goals = []
+    left_out = Counter() if left_out is None else left_out
     for product in catalogue.products:
         for number, said in enumerate(_of(instructions, product.asin, list, where)):
             try:
-                attributes, options = said["instruction_attributes"], said["instruction_options"]
-                text = said["instruction"].strip(".")
-            except (KeyError, TypeError, AttributeError) as e:
-                raise TaskError(f"{where}, product {product.asin}, instruction {number + 1} lacks or misstates {e}") from e
+                text, attributes, options = _said(said)
+            except ValueError as e:
+                raise TaskError(f"{where}, product {product.asin}, instruction {number + 1}: {e}") from e
             if attributes:
-                values = options.values() if isinstance(options, Mapping) else options
-                goals.append(_goal(catalogue, product, text, attributes, values, number))
+                goals.append(_goal(catalogue, product, text.strip("."), attributes, options, number))
+            else:
+                left_out["without attributes"] += 1
+    if others := sum(len(_of(instructions, asin, list, where)) for asin in instructions.keys() - catalogue.by_asin.keys()):
+        left_out[_ELSEWHERE] = others
     return goals
 
 
-def synthetic_goals(catalogue: Catalogue, attributes: Mapping[str, Any], *, where: str) -> list[Goal]:
+def _said(record: Any) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """Text, attributes and option values of a human instruction; its options are a list or, by their names, an object."""
+    record = wanted(record, dict, "it")
+    options = record.get("instruction_options")
+    options = [*options.values()] if isinstance(options, dict) else field(record, "instruction_options", list)
+    attributes = texts(field(record, "instruction_attributes", list), "its attributes")
+    return field(record, "instruction", str), attributes, texts(options, "its options")
+
+
+def synthetic_goals(
+    catalogue: Catalogue, attributes: Mapping[str, Any], *, where: str, left_out: Counter[str] | None = None
+) -> list[Goal]:
     """A goal for every combination of options of each product that has a template instruction (`items_ins_v2*.json`).
 
-    Raises TaskError naming the product (from `where`) whose record does not fit.
+    The instructions of other products are counted in `left_out`. Raises TaskError naming the product (from `where`) whose
+    record does not fit.
     """
     goals = []
+    left_out = Counter() if left_out is None else left_out
     for product in catalogue.products:
         record = _of(attributes, product.asin, dict, where)
-        text, wanted = record.get("instruction"), record.get("instruction_attributes")
-        if not text:
+        if not record.get("instruction"):
             continue
-        if not wanted:
+        try:
+            text = field(record, "instruction", str)
+            asked = texts(record.get("instruction_attributes") or [], 'its "instruction_attributes"')
+        except ValueError as e:
+            raise TaskError(f"{where}, product {product.asin}: {e}") from e
+        if not asked:
             raise TaskError(f"{where}, product {product.asin} has an instruction without instruction_attributes")
         names = sorted(product.options)
         for number, values in enumerate(itertools.product(*(product.options[name] for name in names))):
             said = ", and ".join(f"{name}: {value}" for name, value in zip(names, values, strict=True))
-            goals.append(_goal(catalogue, product, f"{text} with {said}" if said else text, wanted, values, number))
+            goals.append(_goal(catalogue, product, f"{text} with {said}" if said else text, asked, values, number))
+    others = attributes.keys() - catalogue.by_asin.keys()
+    if count := sum(bool(_of(attributes, asin, dict, where).get("instruction")) for asin in others):
+        left_out[_ELSEWHERE] = count
     return goals
 
 
@@ -116,14 +147,16 @@ def goal_of(task: Task, catalogue: Catalogue) -> Goal:
     return Goal(product, task.goal, attributes, options, cap)
 
 
-def _of(records: Mapping[str, Any], asin: str, kind: type, where: str) -> Any:
-    record = records.get(asin, kind())
-    if not isinstance(record, kind):
-        raise TaskError(f"{where}, product {asin} holds a {type(record).__name__}, expected a {kind.__name__}")
-    return record
+def _of(records: Mapping[str, Any], asin: str, kind: type[T], where: str) -> T:
+    try:
+        return wanted(records.get(asin, kind()), kind, f"the record of product {asin}")
+    except ValueError as e:
+        raise TaskError(f"{where}: {e}") from e
 
 
-def _goal(catalogue: Catalogue, product: Product, text: str, attributes: Any, options: Any, number: int) -> Goal:
+def _goal(
+    catalogue: Catalogue, product: Product, text: str, attributes: tuple[str, ...], options: tuple[str, ...], number: int
+) -> Goal:
     rng = rng_for(catalogue.seed, purpose="webshop price cap", task=product.asin, rollout=number)
     cap = price_cap(catalogue.prices[product.asin], rng)
-    return Goal(product, with_cap(text, cap), tuple(attributes), tuple(options), cap)
+    return Goal(product, with_cap(text, cap), attributes, options, cap)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
 from gongfu.core.errors import TaskError
 from gongfu.core.records import Task, Trajectory
-from gongfu.envs.webshop.catalogue import Catalogue, read_json, read_products
+from gongfu.envs.webshop.catalogue import Catalogue, read_json, read_products, reasons
 from gongfu.envs.webshop.expert import WebShopExpert
 from gongfu.envs.webshop.failures import FAILURE_MODES, diagnose
 from gongfu.envs.webshop.generator import GENERATED_SPLITS, make_goals, make_records
 from gongfu.envs.webshop.goals import Goal, goal_of, human_goals, payload_of, shuffled, synthetic_goals
 from gongfu.envs.webshop.pages import FORMS, Form
+from gongfu.envs.webshop.reward import option_matches
 from gongfu.envs.webshop.shop import Settings, Shop, WebShopEnv
 
 __all__ = ["OFFICIAL_SPLITS", "WebShopSuite"]
+
+_log = logging.getLogger(__name__)
 
 OFFICIAL_SPLITS = ("train", "dev", "test")
 
@@ -40,7 +46,8 @@ class WebShopSuite:
     Without `items` the shop is generated from `seed`: `products` of them, splits train, seen and unseen of the given `sizes`.
     The other settings are those of `gongfu.envs.webshop.shop.Settings`.
 
-    Raises TaskError for missing or damaged files, unknown splits and impossible numbers.
+    What of the files is not played is said once, in a warning. Raises TaskError for missing or damaged files, unknown splits
+    and impossible numbers.
     """
 
     name = "webshop"
@@ -81,6 +88,7 @@ class WebShopSuite:
             self._sizes[split] = size
         self._settings = Settings(observation, score, queries, results_per_page, show_attributes, show_chosen, max_steps)
         self._goals: dict[str, list[Goal]] = {}
+        self._not_played = ""
         self._tasks: dict[str, tuple[Task, ...]] = {}
         if str(items):
             self._read(str(items), str(attributes), str(instructions), seed)
@@ -95,7 +103,7 @@ class WebShopSuite:
         if self._known(split) not in self._tasks:
             goals = self._goals[split] if self._goals else make_goals(self.catalogue, split, self._sizes[split])
             if not goals:
-                raise TaskError(f"WebShop's split {split!r} has no tasks")
+                raise TaskError(f"WebShop's split {split!r} has no tasks: {self._why_empty(split)}")
             self._tasks[split] = tuple(
                 Task(f"webshop/{split}/{i:05d}", self.name, KIND, goal.instruction, split, payload=payload_of(goal))
                 for i, goal in enumerate(goals)
@@ -138,12 +146,52 @@ class WebShopSuite:
     def _read(self, items: str, attributes: str, instructions: str, seed: int) -> None:
         listed = read_json(attributes, dict, "attributes")
         said = read_json(instructions, dict, "instructions") if instructions else {}
-        self._shop = Shop(Catalogue(read_products(read_json(items, list, "items"), listed, where=items), seed))
+        no_items, no_goals = Counter[str](), Counter[str]()
+        products = read_products(read_json(items, list, "items"), listed, where=items, left_out=no_items)
+        self._shop = Shop(Catalogue(products, seed))
+        source = instructions or attributes
         if instructions:
-            goals = shuffled(human_goals(self.catalogue, said, where=instructions))
+            goals = shuffled(human_goals(self.catalogue, said, where=source, left_out=no_goals))
         else:
-            goals = shuffled(synthetic_goals(self.catalogue, listed, where=attributes))
+            goals = shuffled(synthetic_goals(self.catalogue, listed, where=source, left_out=no_goals))
+        left_out = [
+            f"{counts.total()} {what} of {file} ({reasons(counts)})"
+            for what, file, counts in (("items", items, no_items), ("instructions", source, no_goals))
+            if counts
+        ]
+        self._not_played = f"left out were {' and '.join(left_out)}" if left_out else ""
         if not goals:
-            raise TaskError(f"none of the products of {items} has an instruction in {instructions or attributes}")
+            also = f"; {self._not_played}" if left_out else ""
+            raise TaskError(f"none of the products of {items} has an instruction in {source} that can be played{also}")
+        if left_out:
+            _warn(f"WebShop: {self._not_played}; {len(goals)} goals are left")
+        if unmet := sum(map(_asks_too_much, goals)):
+            _warn(
+                f"WebShop: {unmet} of {len(goals)} goals of {source} name an option that their product in {items} lacks: "
+                "buying it cannot earn the full reward"
+            )
         test, dev = self._sizes["test"], self._sizes["dev"]
         self._goals = {"train": goals[test + dev :], "dev": goals[test : test + dev], "test": goals[:test]}
+
+    def _why_empty(self, split: str) -> str:
+        if not self._goals:
+            return f"its size is {self._sizes[split]} (suite.{split})"
+        counts = {name: len(goals) for name, goals in self._goals.items()}
+        dealt = (
+            f"of {sum(counts.values())} goals the first {self._sizes['test']} are test's (suite.test), the next "
+            f"{self._sizes['dev']} dev's (suite.dev) and all others train's, so test has {counts['test']}, dev {counts['dev']} "
+            f"and train {counts['train']}"
+        )
+        return f"{dealt}; {self._not_played}" if self._not_played else dealt
+
+
+def _asks_too_much(goal: Goal) -> bool:
+    """Whether its own product lacks one of the options it names."""
+    has = [value for values in goal.product.options.values() for value in values]
+    return not all(option in has or option_matches(has, [option]) for option in goal.options)
+
+
+@cache
+def _warn(what: str) -> None:
+    """Once a process: a run makes its suite twice, to check it and to play it."""
+    _log.warning("%s", what)
