@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gongfu.core.errors import EnvError, TaskError
-from gongfu.envs.searchqa.corpus import Passage, read_corpus
+from gongfu.envs.searchqa.corpus import Passage, check_corpus, read_corpus
 from gongfu.envs.searchqa.index import BM25, Dense, words
 from gongfu.envs.searchqa.remote import SearchServer
 
@@ -40,16 +40,57 @@ def test_corpus_files(tmp_path: Path, name: str, content: str) -> None:
     [
         ("no.jsonl", None, "no corpus at"),
         ("torn.jsonl", '{"title": "a", "text": "b"}\n{"title"', r"torn\.jsonl, line 2: not JSON"),
-        ("keys.json", '[{"title": "a", "body": "b"}]', r"keys\.json, item 1: not a passage \(KeyError: 'text'\)"),
+        (
+            "keys.json",
+            '[{"title": "a", "body": "b"}]',
+            r'keys\.json, item 1: not a passage: it lacks the key "text" \(it is an obj',
+        ),
+        (
+            "untitled.jsonl",
+            '{"text": "b"}',
+            r'line 1: not a passage: it lacks the key "title" .*; expected "title" and "text", or',
+        ),
         ("empty.jsonl", "\n", "holds no passages"),
-        ("number.json", "7", "expected a JSON list or object, got int"),
+        ("nothing.jsonl", "", "holds no passages"),
+        ("nothing.json", "", r"nothing\.json: not JSON"),
+        ("number.json", "7", "should hold a JSON list or object, but holds the number 7"),
+        ("wiki.txt", "a b c", r"wiki\.txt is no \.json or \.jsonl file"),
+        ("binary.jsonl", b'{"title": "a", "text": "b"}\n\x1f\x8b', r"binary\.jsonl, line 2: not text in UTF-8"),
+        ("text.jsonl", '"contents"', 'line 1: not a passage: it should be an object, but is the text "contents"'),
+        ("number.jsonl", "7", "line 1: not a passage: it should be an object, but is the number 7"),
+        ("null.jsonl", '{"contents": null}', 'its "contents" should be a text, but is null'),
+        ("title.jsonl", '{"title": null, "text": "b"}', "its title should be a text, but is null"),
+        (
+            "object.jsonl",
+            '{"title": "a", "text": {"b": 1}}',
+            "its text should be a text or a list of sentences, but is an object",
+        ),
+        ("sentences.jsonl", '{"title": "a", "text": ["b", 1]}', "each of its sentences should be a text, but is the number 1"),
+        ("triple.json", '[["a", "b", "c"]]', "item 1: not a passage: it should be a title and a text, but is a list of 3"),
     ],
 )
-def test_unusable_corpora(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+def test_unusable_corpora(tmp_path: Path, name: str, content: str | bytes | None, message: str) -> None:
     if content is not None:
-        (tmp_path / name).write_text(content)
-    with pytest.raises(TaskError, match=message):
-        read_corpus(tmp_path / name)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    for read in (read_corpus, check_corpus):
+        with pytest.raises(TaskError, match=message):
+            read(tmp_path / name)
+
+
+def test_a_check_reads_the_beginning_of_json_lines_only(tmp_path: Path) -> None:
+    corpus = tmp_path / "wiki.jsonl"
+    corpus.write_text('{"title": "a", "text": "b"}\n' * 1000 + "torn\n")
+    check_corpus(corpus)
+    with pytest.raises(TaskError, match=r"wiki\.jsonl, line 1001: not JSON"):
+        read_corpus(corpus)
+    corpus.write_text('{"title": "a", "text": "b"}\n' * 999 + "torn\n")
+    with pytest.raises(TaskError, match=r"wiki\.jsonl, line 1000: not JSON"):
+        check_corpus(corpus)
+
+
+def test_a_passage_may_be_called_data(tmp_path: Path) -> None:
+    (tmp_path / "dict.json").write_text(json.dumps({"Red Hill": HILL.text, "Data": ["Data are ", "facts."]}))
+    assert read_corpus(tmp_path / "dict.json") == (HILL, Passage("Data", "Data are facts."))
 
 
 def test_a_passage_is_shown_with_its_title_once() -> None:

@@ -12,13 +12,19 @@ from typing import Any
 
 import pytest
 
-from gongfu.core.errors import TaskError
+from gongfu.config.load import load
+from gongfu.config.schema import Recipe
+from gongfu.core.errors import EnvError, TaskError
 from gongfu.core.seeds import rng_for
 from gongfu.envs.check import check
 from gongfu.envs.protocol import Observation
 from gongfu.envs.searchqa import SearchQASuite
 from gongfu.envs.searchqa.corpus import Passage
 from gongfu.envs.searchqa.readers import Question, read_questions
+from gongfu.envs.workers import WorkerRunner
+from gongfu.run.build_suite import build_suite, load_suite
+from gongfu.run.sft import sft_run
+from gongfu.run.train import train_run
 
 QA = Path(os.environ.get("GONGFU_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")) / "qa"
 real = pytest.mark.skipif(not QA.is_dir(), reason=f"no question files at {QA}; set GONGFU_DATA")
@@ -114,21 +120,43 @@ def test_formats(tmp_path: Path, name: str) -> None:
     assert read_questions(tmp_path / name) == [expected]
 
 
-def test_unanswerable_questions_are_left_out_and_repeated_ids_replaced(tmp_path: Path) -> None:
-    rows = [MUSIQUE, MUSIQUE | {"answerable": False, "question": "Nothing?"}, MUSIQUE | {"question": "Where?"}]
+def test_unanswerable_questions_are_left_out(tmp_path: Path) -> None:
+    """MuSiQue has each of them twice, with and without an answer, under one id."""
+    rows = [MUSIQUE, MUSIQUE | {"answerable": False, "question": "Nothing?"}]
     (tmp_path / "m.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    assert [(q.id, q.text) for q in read_questions(tmp_path / "m.jsonl")] == [("0", "Who?"), ("1", "Where?")]
+    assert [q.text for q in read_questions(tmp_path / "m.jsonl")] == ["Who?"]
+
+
+@pytest.mark.parametrize("ids", [["7", "b", 7], [None, "b", "0"]])
+def test_two_questions_of_one_id_are_an_error(tmp_path: Path, ids: list[Any]) -> None:
+    rows = [{"question": f"{i}?", "answer": "a"} | ({} if id is None else {"id": id}) for i, id in enumerate(ids)]
+    (tmp_path / "q.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    with pytest.raises(TaskError, match=rf'q\.jsonl, line 3: its id "{ids[2]}" is that of .*q\.jsonl, line 1 too'):
+        read_questions(tmp_path / "q.jsonl")
 
 
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"query": "who?", "answer": "a"}, r"line 1: not a question \(KeyError: 'question / Question'\)"),
-        ({"question": "who?"}, "golden_answers / answer"),
+        (
+            {"query": "who?", "answer": "a"},
+            r"line 1: not a question: it has none of the keys question, Question \(it is an obj",
+        ),
+        ({"question": "who?"}, "golden_answers, answer, .* \\(it is an object with the keys question\\)"),
+        ({"question": 3, "answer": "a"}, "its question should be a text, but is the number 3"),
+        ({"question": "who?", "answer": None}, "an answer should be a text, a number, a list or an object, but is null"),
+        ({"question": "who?", "answer": '["a'}, "begin as a list in a text, but are no JSON"),
+        (HOTPOT | {"context": "x"}, 'its "context" should be a list, but is the text "x"'),
+        (HOTPOT | {"context": ["x"]}, 'it should be an object, but is the text "x"'),
+        (HOTPOT | {"supporting_facts": ["x"]}, "should be a list of title and sentence, but one is the text"),
+        (COLUMNS | {"context": {"title": ["a"], "sentences": []}}, "has 1 titles, but 0 lists of sentences"),
+        (COLUMNS | {"supporting_facts": {"sent_id": []}}, 'it lacks the key "title"'),
+        (MUSIQUE | {"paragraphs": ["x"]}, 'each of its paragraphs should be an object, but is the text "x"'),
         ({"question": "who?", "answer": []}, "it has no answer"),
         ({"question": "who?", "answer": {"text": "a"}}, "none of the keys Value"),
         ({"question": " ", "answer": "a"}, "its question is empty"),
-        (["who?", "a"], "AttributeError"),
+        (["who?", "a"], "it should be an object, but is a list of 2"),
+        ("question", 'it should be an object, but is the text "question"'),
     ],
 )
 def test_rows_that_are_no_questions(tmp_path: Path, row: Any, message: str) -> None:
@@ -173,6 +201,55 @@ def test_a_single_file_is_divided_by_ids(tmp_path: Path) -> None:
     suite = SearchQASuite(tmp_path / "all.json")
     train, seen = ({task.payload["question"] for task in suite.tasks(split)} for split in ("train", "seen"))
     assert len(train) + len(seen) == 200 and not train & seen and 8 <= len(seen) <= 35
+
+
+def test_a_split_may_go_empty_by_the_hash_of_ids(tmp_path: Path) -> None:
+    questions(tmp_path / "all.json", 4)
+    with pytest.raises(
+        TaskError, match=r"split 'seen' has no questions: by their ids all of .*all\.json are in the other split"
+    ):
+        SearchQASuite(tmp_path / "all.json").tasks("seen")
+
+
+LATE = '{"title": "a", "text": "b"}\n' * 1000 + '{"title": "a"}\n'
+
+
+def test_a_corpus_is_read_to_its_end_before_the_first_episode(tmp_path: Path) -> None:
+    """A check sees its beginning; a run, its evaluation and the workers read it before anything is played."""
+    questions(tmp_path / "all.json", 4)
+    corpus = tmp_path / "wiki.jsonl"
+    words = ["--suite.name=searchqa", f"--suite.source={tmp_path / 'all.json'}", f"--suite.corpus={corpus}"]
+    recipe = load(Recipe, overrides=words).config
+    corpus.write_text("torn")
+    with pytest.raises(TaskError, match=r"wiki\.jsonl, line 1: not JSON"):
+        build_suite(recipe.suite)
+    corpus.write_text(LATE)
+    suite = build_suite(recipe.suite)
+    with pytest.raises(TaskError, match=r'wiki\.jsonl, line 1001: not a passage: it lacks the key "text"'):
+        load_suite(recipe)
+    with pytest.raises(EnvError, match=r"cannot be prepared in a worker: .*wiki\.jsonl, line 1001"):
+        WorkerRunner(suite, workers=1)
+    corpus.write_text(LATE.removesuffix('{"title": "a"}\n'))
+    ready = load_suite(recipe)
+    corpus.unlink()  # what it says is in the memory now
+    env = ready.make(ready.tasks("train")[0])
+    env.reset()
+    assert env.step("search[a]").observation.text == "a: b"
+
+
+@pytest.mark.parametrize("run", [train_run, sft_run])
+def test_runs_do_not_begin_with_a_broken_corpus(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions(tmp_path / "all.json", 40)
+    (tmp_path / "wiki.jsonl").write_text(LATE)
+    words = [f"--suite.source={tmp_path / 'all.json'}", f"--suite.corpus={tmp_path / 'wiki.jsonl'}", "--suite.name=searchqa"]
+    words += [f"--run.folder={tmp_path / 'runs'}", "--eval.tasks=1", "--engine.model=nano", "--eval.split=seen"]
+
+    def engine(*_: Any, **__: Any) -> None:
+        pytest.fail("the engine was built first")
+
+    monkeypatch.setattr(f"{run.__module__}.build_engine", engine)
+    with pytest.raises(TaskError, match="line 1001: not a passage"):
+        run(load(Recipe, overrides=words).config)
 
 
 def test_the_informed_searcher_reads_before_it_answers(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 
 from gongfu.config.load import load
 from gongfu.config.schema import Recipe
+from gongfu.config.suites import SearchQAConfig
 from gongfu.core import Task, from_json, to_json
 from gongfu.core.errors import ConfigError, EnvError, TaskError
 from gongfu.core.seeds import rng_for
@@ -30,6 +32,7 @@ from gongfu.envs.searchqa.index import BM25
 from gongfu.envs.searchqa.world import KINDS, make_world
 from gongfu.run.build_suite import _embedder, build_suite
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL: dict[str, Any] = {"sizes": {"train": 64, "seen": 24, "unseen": 24}}
 
 
@@ -310,6 +313,15 @@ def test_splits_and_tasks_that_are_not_there() -> None:
         suite.tasks("unseen")
     with pytest.raises(TaskError, match="is no question: its payload lacks"):
         suite.make(Task("x", "searchqa", "one_hop", "answer it", "train"))
+
+
+def test_a_layer_above_a_recipe_changes_what_is_searched() -> None:
+    paper = ROOT / "recipes" / "searchqa" / "paper.toml"
+    made = load(Recipe, files=[paper], overrides=["--suite.retriever=bm25", "--suite.corpus=x"]).config.suite
+    assert isinstance(made, SearchQAConfig) and (made.url, made.corpus) == ("", "x")
+    with pytest.raises(ConfigError, match="set retriever to bm25 or dense"):
+        load(Recipe, files=[paper], overrides=["--suite.source=generated"])
+    assert load(Recipe, files=[paper], overrides=["--suite.source=generated", "--suite.retriever=bm25"])
 
 
 def test_recipes_make_the_suite() -> None:

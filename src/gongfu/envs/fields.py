@@ -27,7 +27,7 @@ def shown(value: Any) -> str:
             return f"the number {value}"
         case str():
             return f'the text "{value}"' if len(value) <= _MOST else f'the text "{value[:_MOST]}..."'
-        case list():
+        case list() | tuple():
             return f"a list of {len(value)}"
         case dict():
             return f"an object with the keys {', '.join([*value][:_MOST])}" if value else "an empty object"

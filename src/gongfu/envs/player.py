@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from gongfu.core.errors import EnvError
 from gongfu.envs.answers import describe, plain_observation, plain_step
-from gongfu.envs.protocol import Env, Suite
+from gongfu.envs.protocol import Env, Suite, prepare
 from gongfu.envs.worker import Verb
 
 Answer = tuple[Literal["ok", "error"], Any]
@@ -23,6 +23,10 @@ class Player:
             self._suite: Suite = pickle.loads(suite)
         except BaseException as e:
             raise EnvError(f"the suite cannot be loaded in a worker: {describe(e)}") from e
+        try:
+            prepare(self._suite)
+        except BaseException as e:
+            raise EnvError(f"the suite cannot be prepared in a worker: {describe(e)}") from e
         self._env: Env | None = None
 
     def answer(self, verb: Verb, payload: Any) -> Answer:

@@ -62,6 +62,7 @@ class Suite(Protocol):
     `advise(task, quality, rng, *, seen=()) -> Advice`: a scripted teacher, for cold starts that show skills; `seen` are
     actions that an episode took.
     `lessons(task) -> Sequence[str]`: the skill texts that `method.proposer.mode = "choose"` chooses among.
+    `prepare()`: loads what episodes share; called before the first one in every process that plays.
     """
 
     name: str
@@ -74,6 +75,12 @@ class Suite(Protocol):
     def instructions(self) -> str:
         """What an agent must be told about this suite, once (the system message)."""
         ...
+
+
+def prepare(suite: Suite) -> None:
+    """Load what a suite's episodes share, if it has anything of that kind."""
+    if load := getattr(suite, "prepare", None):
+        load()
 
 
 @runtime_checkable

@@ -22,6 +22,7 @@ from gongfu.run.build_engine import CRITIC
 from gongfu.run.build_engine import build_engine as build_engine
 from gongfu.run.build_suite import build_suite as build_suite
 from gongfu.run.build_suite import check_offers
+from gongfu.run.build_suite import load_suite as load_suite
 
 
 def build_runner(recipe: Recipe, suite: Suite) -> EnvRunner:

@@ -9,17 +9,18 @@ from pathlib import Path
 
 from gongfu.config.methods import MethodConfig
 from gongfu.config.role_agent import RoleAgentConfig
+from gongfu.config.schema import Recipe
 from gongfu.config.suites import CustomSuiteConfig, SearchQAConfig, SokobanConfig, SuiteConfig, WebShopConfig
 from gongfu.config.uniskill import UniSkillConfig
 from gongfu.core.errors import ConfigError, EnvError, TaskError
-from gongfu.envs.protocol import Suite
+from gongfu.envs.protocol import Suite, prepare
 from gongfu.skills.embedding import Embedder
 
 _SEARCH_INSTRUCTION = "Given a question, retrieve passages that help to answer it"
 
 
 def build_suite(config: SuiteConfig) -> Suite:
-    """The suite of a recipe. Raises ConfigError or TaskError before anything expensive starts."""
+    """The suite of a recipe, of which little is read. Raises ConfigError or TaskError before anything expensive starts."""
     if isinstance(config, CustomSuiteConfig):
         return _custom_suite(config)
     if isinstance(config, WebShopConfig):
@@ -40,6 +41,16 @@ def build_suite(config: SuiteConfig) -> Suite:
     from gongfu.envs.household.suite import HouseholdSuite
 
     return HouseholdSuite(**settings, kinds=config.kinds or None, sizes=sizes)
+
+
+def load_suite(recipe: Recipe) -> Suite:
+    """The suite of a run, ready to be played: a corpus is read to its end, so that what is wrong with it is raised here.
+
+    Workers load what they need themselves, so nothing is kept for them.
+    """
+    suite = build_suite(recipe.suite)
+    prepare(suite)
+    return build_suite(recipe.suite) if recipe.rollout.workers.count else suite
 
 
 def check_offers(method: MethodConfig, suite: Suite) -> None:

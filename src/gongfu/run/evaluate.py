@@ -19,7 +19,7 @@ from gongfu.engine.protocol import Engine
 from gongfu.envs.protocol import Suite
 from gongfu.rollout.collector import Collector, lost
 from gongfu.rollout.measure import losses, success_by_kind
-from gongfu.run.build import ACTOR, build_actor, build_collector, build_engine, build_runner, build_suite
+from gongfu.run.build import ACTOR, build_actor, build_collector, build_engine, build_runner, load_suite
 from gongfu.run.checkpoint import CheckpointStore
 from gongfu.run.stats import paired_bootstrap, wilson
 
@@ -107,7 +107,7 @@ def evaluate_runs(
     results = []
     for ref, point in zip(refs, found, strict=True):
         recipe = point.recipe
-        suite = build_suite(recipe.suite)
+        suite = load_suite(recipe)
         chosen = split or recipe.eval.split
         todo = fixed_tasks(suite, chosen, tasks or recipe.eval.tasks)
         with (

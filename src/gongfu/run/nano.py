@@ -9,7 +9,7 @@ from gongfu.config.schema import Recipe
 from gongfu.engine.protocol import Tokenizer
 from gongfu.envs.runner import InlineRunner
 from gongfu.rollout.collector import Collector
-from gongfu.run.build import build_collector, build_suite
+from gongfu.run.build import build_collector, load_suite
 from gongfu.run.preflight import require_train_extra
 
 Report = Callable[[int, dict[str, float]], None]
@@ -27,7 +27,7 @@ def pretrain_run(recipe: Recipe, *, report: Report, snapshots: tuple[int, ...] =
 
     if recipe.run.threads:
         torch.set_num_threads(recipe.run.threads)
-    suite = build_suite(recipe.suite)
+    suite = load_suite(recipe)
     runner = InlineRunner(suite)
 
     def make_collector(tokenizer: Tokenizer) -> Collector:

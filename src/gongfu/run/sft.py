@@ -19,7 +19,7 @@ from gongfu.envs.protocol import Suite
 from gongfu.rollout.collector import Collector
 from gongfu.rollout.rows import rows_of
 from gongfu.rollout.tasks import TaskSampler
-from gongfu.run.build import ACTOR, build_collector, build_engine, build_runner, build_suite, optim_params
+from gongfu.run.build import ACTOR, build_collector, build_engine, build_runner, load_suite, optim_params
 from gongfu.run.checkpoint import CheckpointStore
 from gongfu.run.demonstrations import demonstrate
 from gongfu.run.evaluate import evaluate, fixed_tasks
@@ -34,7 +34,7 @@ from gongfu.run.writers import ChatWriter
 def sft_run(recipe: Recipe) -> Path:
     """Cold-start by a recipe in a new run folder; returns its path. Evaluates before and after."""
     preflight(recipe)
-    suite = build_suite(recipe.suite)
+    suite = load_suite(recipe)
     held_out = fixed_tasks(suite, recipe.eval.split, recipe.eval.tasks)
     info = {"command": "sft", "seed": recipe.run.seed, "model": recipe.engine.model}
     with RunFolder.create(Path(recipe.run.folder) / recipe.run.name, config_toml=to_toml(recipe), info=info) as folder:

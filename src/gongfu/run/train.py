@@ -15,7 +15,7 @@ from gongfu.engine.protocol import Engine
 from gongfu.methods.base import Method
 from gongfu.rollout.collector import Collector
 from gongfu.rollout.measure import losses
-from gongfu.run.build import build_collector, build_engine, build_method, build_runner, build_suite
+from gongfu.run.build import build_collector, build_engine, build_method, build_runner, load_suite
 from gongfu.run.checkpoint import CheckpointStore
 from gongfu.run.evaluate import Evaluation, evaluate, fixed_tasks, weights_of
 from gongfu.run.folder import RunFolder
@@ -48,7 +48,7 @@ class _Training:
 
     def __init__(self, recipe: Recipe, folder: RunFolder) -> None:
         self.recipe, self.folder = recipe, folder
-        self.suite = build_suite(recipe.suite)
+        self.suite = load_suite(recipe)
         self.eval_tasks = fixed_tasks(self.suite, recipe.eval.split, recipe.eval.tasks)
         self.checkpoints = CheckpointStore(folder.checkpoints, keep_last=recipe.run.keep_last)
         self.trajectories = TrajectoryStore(folder.trajectories)

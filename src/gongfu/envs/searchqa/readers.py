@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gongfu.core.errors import TaskError
+from gongfu.envs.fields import field, shown, wanted
 from gongfu.envs.searchqa.corpus import Passage, json_rows, passage_of
 
 __all__ = ["Question", "find_files", "read_questions"]
@@ -56,27 +57,34 @@ def find_files(source: Path) -> dict[str, Path]:
 def read_questions(path: Path) -> list[Question]:
     """The questions of a file, in its order; those that MuSiQue calls unanswerable are left out.
 
-    Raises TaskError naming the row that is no question, or if a file holds none.
+    A question without an id has its number for one. Two of one id are an error, also where a file was joined from several that
+    count alike: ids decide which split a question is of, and an id made up here would deal it into another one without a word.
+    Raises TaskError naming the rows, or if a file holds no question.
     """
-    questions = []
+    questions: dict[str, Question] = {}
+    places: dict[str, str] = {}
     for number, (where, row) in enumerate(json_rows(path)):
         try:
-            if row.get("answerable", True):
-                questions.append(_question(row, number))
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise TaskError(f"{where}: not a question ({type(e).__name__}: {e})") from e
+            if not wanted(row, dict, "it").get("answerable", True):
+                continue
+            question = _question(row, number)
+        except ValueError as e:
+            raise TaskError(f"{where}: not a question: {e}") from e
+        if question.id in questions:
+            raise TaskError(
+                f'{where}: its id "{question.id}" is that of {places[question.id]} too; give each question an id of its own, '
+                "or take the ids out of the file, so that questions are numbered"
+            )
+        questions[question.id], places[question.id] = question, where
     if not questions:
         raise TaskError(f"{path} holds no questions")
-    repeated = {q.id for q in questions}
-    if len(repeated) < len(questions):  # ids that do not tell questions apart are no ids
-        questions = [Question(str(i), q.text, q.answers, q.kind, q.passages, q.support) for i, q in enumerate(questions)]
-    return questions
+    return [*questions.values()]
 
 
-def _question(row: Mapping[str, Any], number: int) -> Question:
+def _question(row: dict[str, Any], number: int) -> Question:
     text = _first(row, "question", "Question")
     answers = tuple(dict.fromkeys(_answers(row)))
-    if not isinstance(text, str) or not text.strip():
+    if not wanted(text, str, "its question").strip():
         raise ValueError("its question is empty")
     if not answers:
         raise ValueError("it has no answer")
@@ -85,16 +93,16 @@ def _question(row: Mapping[str, Any], number: int) -> Question:
     return Question(id, " ".join(text.split()), answers, _kind(row, id), passages, support)
 
 
-def _first(row: Mapping[str, Any], *keys: str) -> Any:
+def _first(row: dict[str, Any], *keys: str) -> Any:
     for key in keys:
         if key in row:
             return row[key]
-    raise KeyError(" / ".join(keys))
+    raise ValueError(f"it has none of the keys {', '.join(keys)} (it is {shown(row)})")
 
 
-def _answers(row: Mapping[str, Any]) -> Iterator[str]:
+def _answers(row: dict[str, Any]) -> Iterator[str]:
     given = _first(row, "golden_answers", "answer", "answers", "Answer", "possible_answers")
-    for answer in (*_flat(given), *_flat(row.get("answer_aliases", ()))):
+    for answer in (*_flat(given), *_flat(row.get("answer_aliases") or [])):
         if answer.strip():
             yield answer.strip()
 
@@ -105,30 +113,59 @@ def _flat(value: Any) -> Iterator[str]:
         if not any(key in value for key in keys):
             raise ValueError(f"an answer has none of the keys {', '.join(keys)}")
         for key in keys:
-            yield from _flat(value.get(key, ()))
+            yield from _flat(value.get(key, []))
     elif isinstance(value, str):
-        listed = json.loads(value) if value.startswith('["') else None  # PopQA
-        yield from listed if isinstance(listed, list) else [value]
+        yield from _listed(value) if value.startswith('["') else [value]
     elif isinstance(value, (bool, int, float)):
         yield str(value)
-    else:
+    elif isinstance(value, list):
         for item in value:
             yield from _flat(item)
+    else:
+        raise ValueError(f"an answer should be a text, a number, a list or an object, but is {shown(value)}")
 
 
-def _kind(row: Mapping[str, Any], id: str) -> str:
+def _listed(text: str) -> Iterator[str]:
+    """PopQA's answers, a list written as text."""
+    try:
+        listed = json.loads(text)
+    except ValueError as e:
+        raise ValueError(f"its answers begin as a list in a text, but are no JSON: {shown(text)}") from e
+    yield from _flat(listed)
+
+
+def _kind(row: dict[str, Any], id: str) -> str:
     about = row.get("metadata") if isinstance(row.get("metadata"), Mapping) else {}
     kind = row.get("type") or (about or {}).get("type")
     hops = _HOPS.match(id)
     return str(kind) if kind else f"{_NUMBERS.get(hops[1], hops[1])}_hop" if hops else "question"
 
 
-def _evidence(row: Mapping[str, Any]) -> tuple[tuple[Passage, ...], tuple[str, ...]]:
+def _evidence(row: dict[str, Any]) -> tuple[tuple[Passage, ...], tuple[str, ...]]:
+    """The passages of a row, and the titles of those that hold the evidence."""
     if "paragraphs" in row:
-        support = tuple(str(p["title"]) for p in row["paragraphs"] if p.get("is_supporting"))
-        return tuple(passage_of(p) for p in row["paragraphs"]), tuple(dict.fromkeys(support))
-    context, facts = row.get("context", ()), row.get("supporting_facts", ())
-    if isinstance(context, Mapping):  # columns instead of rows, as data set hubs store them
-        context = list(zip(context["title"], context["sentences"], strict=True))
-    titles = facts["title"] if isinstance(facts, Mapping) else [title for title, *_ in facts]
-    return tuple(passage_of(p) for p in context), tuple(dict.fromkeys(str(title) for title in titles))
+        paragraphs = [wanted(p, dict, "each of its paragraphs") for p in field(row, "paragraphs", list)]
+        passages = tuple(map(passage_of, paragraphs))
+        support = (q.title for p, q in zip(paragraphs, passages, strict=True) if p.get("is_supporting"))
+        return passages, tuple(dict.fromkeys(support))
+    return tuple(map(passage_of, _context(row))), tuple(dict.fromkeys(map(str, _supporting(row))))
+
+
+def _context(row: dict[str, Any]) -> list[Any]:
+    context = row.get("context") or []
+    if not isinstance(context, dict):
+        return wanted(context, list, 'its "context"')
+    titles, sentences = field(context, "title", list), field(context, "sentences", list)  # columns, as data set hubs store them
+    if len(titles) != len(sentences):
+        raise ValueError(f'its "context" has {len(titles)} titles, but {len(sentences)} lists of sentences')
+    return [*zip(titles, sentences, strict=True)]
+
+
+def _supporting(row: dict[str, Any]) -> list[Any]:
+    facts = row.get("supporting_facts") or []
+    if isinstance(facts, dict):
+        return field(facts, "title", list)
+    for fact in wanted(facts, list, 'its "supporting_facts"'):
+        if not isinstance(fact, list) or not fact:
+            raise ValueError(f'each of its "supporting_facts" should be a list of title and sentence, but one is {shown(fact)}')
+    return [fact[0] for fact in facts]

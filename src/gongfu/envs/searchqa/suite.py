@@ -13,7 +13,7 @@ from typing import Any, Literal
 from gongfu.core.errors import TaskError
 from gongfu.core.records import Task, Trajectory
 from gongfu.envs.protocol import Env, Expert
-from gongfu.envs.searchqa.corpus import Passage, distinct, read_corpus
+from gongfu.envs.searchqa.corpus import Passage, check_corpus, distinct, read_corpus
 from gongfu.envs.searchqa.env import SearchQAEnv
 from gongfu.envs.searchqa.expert import InformedSearcher, WorldSearcher
 from gongfu.envs.searchqa.failures import FAILURE_MODES, diagnose
@@ -35,8 +35,8 @@ the task. A question may need several searches: look up a name in it, then the n
 class SearchQASuite:
     """Questions to be answered by search. Implements `gongfu.envs.protocol.Suite`.
 
-    `source`: "generated" (splits train, seen, unseen); a file of questions (nine tenths of them are the split train, the others
-    seen); or a folder with one such file a split, named by the split (train.jsonl, hotpotqa.json, ...).
+    `source`: "generated" (splits train, seen, unseen); a file of questions (those of about one id in ten, by a hash, are the
+    split seen, the others train); or a folder with one such file a split, named by the split (train.jsonl, hotpotqa.json, ...).
     `corpus`: the file of passages that file questions are searched in; empty = those that the questions bring along.
     `retriever`: "bm25"; "dense", by the vectors of `embedder()`; "server", a search server at `url`.
     `kinds`: the kinds of questions to keep; empty = all. `top_k`: passages a search shows.
@@ -110,8 +110,8 @@ class SearchQASuite:
         else:
             self._files = find_files(self._source)
             self.splits = tuple(self._files)
-        if self._corpus is not None and not self._corpus.is_file():
-            raise TaskError(f"no corpus at {self._corpus}: give a .json or .jsonl file of passages")
+        if self._corpus is not None:
+            check_corpus(self._corpus)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the index: a worker process builds its own."""
@@ -124,9 +124,16 @@ class SearchQASuite:
         if self._known(split) not in self._tasks:
             tasks = self._generated_tasks(split) if self.generated else self._file_tasks(split)
             if not tasks:
-                raise TaskError(f"searchqa split {split!r} has no questions" + (" of these kinds" if self._kinds else ""))
+                of = " of these kinds" if self._kinds else ""
+                dealt = f": by their ids all of {self._source} are in the other split" if self._source.is_file() else ""
+                raise TaskError(f"searchqa split {split!r} has no questions{of or dealt}")
             self._tasks[split] = tuple(tasks)
         return self._tasks[split]
+
+    def prepare(self) -> None:
+        """Reads and indexes the whole corpus of file questions. Raises TaskError naming the file and the line."""
+        if not self.generated:
+            self._file_retriever()
 
     def make(self, task: Task) -> Env:
         """A new environment for one episode of a task of this suite."""
@@ -257,7 +264,7 @@ def _known_kinds(kinds: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_kept(id: str) -> bool:
-    """Whether a question of a single file belongs to the split seen: one in ten, by its id."""
+    """Whether a question of a single file belongs to the split seen: 26 of 256 values of a hash of its id."""
     return hashlib.blake2b(id.encode(), digest_size=1).digest()[0] % 10 == 0
 
 
