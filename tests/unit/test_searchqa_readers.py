@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gongfu.config.load import load
+from gongfu.config.load import load, to_toml
 from gongfu.config.schema import Recipe
 from gongfu.core.errors import EnvError, TaskError
 from gongfu.core.seeds import rng_for
@@ -23,6 +23,7 @@ from gongfu.envs.searchqa.corpus import Passage
 from gongfu.envs.searchqa.readers import Question, read_questions
 from gongfu.envs.workers import WorkerRunner
 from gongfu.run.build_suite import build_suite, load_suite
+from gongfu.run.evaluate import evaluate_runs
 from gongfu.run.sft import sft_run
 from gongfu.run.train import train_run
 
@@ -237,7 +238,14 @@ def test_a_corpus_is_read_to_its_end_before_the_first_episode(tmp_path: Path) ->
     assert env.step("search[a]").observation.text == "a: b"
 
 
-@pytest.mark.parametrize("run", [train_run, sft_run])
+def evaluate_start(recipe: Recipe) -> None:
+    run = Path(recipe.run.folder) / "run"
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text(to_toml(recipe))
+    evaluate_runs([f"{run}@start"], split=None, tasks=None, rollouts=1, temperature=None)
+
+
+@pytest.mark.parametrize("run", [train_run, sft_run, evaluate_start])
 def test_runs_do_not_begin_with_a_broken_corpus(tmp_path: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     questions(tmp_path / "all.json", 40)
     (tmp_path / "wiki.jsonl").write_text(LATE)
@@ -247,7 +255,8 @@ def test_runs_do_not_begin_with_a_broken_corpus(tmp_path: Path, run: Any, monkey
     def engine(*_: Any, **__: Any) -> None:
         pytest.fail("the engine was built first")
 
-    monkeypatch.setattr(f"{run.__module__}.build_engine", engine)
+    for module in ("train", "sft", "evaluate"):
+        monkeypatch.setattr(f"gongfu.run.{module}.build_engine", engine)
     with pytest.raises(TaskError, match="line 1001: not a passage"):
         run(load(Recipe, overrides=words).config)
 

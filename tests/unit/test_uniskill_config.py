@@ -1,9 +1,14 @@
 """Settings of UniSkill that could not work, or would do nothing, are refused."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
+from gongfu.config.load import load
+from gongfu.config.schema import Recipe
 from gongfu.config.uniskill import UniSkillConfig
+from gongfu.core.errors import ConfigError
 
 OUTCOME = {"feedback": "outcome", "gate": {"use_align": False}, "reward": {"partial_when_unscorable": False}}
 
@@ -34,6 +39,18 @@ OUTCOME = {"feedback": "outcome", "gate": {"use_align": False}, "reward": {"part
 def test_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
         UniSkillConfig(**settings)
+
+
+def test_another_estimator_drops_what_is_gigpos_in_a_recipe():
+    recipes = Path(__file__).resolve().parents[2] / "recipes"
+    plain = load(
+        Recipe, [recipes / "role_agent" / "household-nano.toml"], ["--method.advantage=grpo", "--method.prediction.horizon=0"]
+    )
+    assert (plain.config.method.anchor, plain.config.method.std) == ("observation", "none")
+    plain = load(Recipe, [recipes / "gigpo" / "webshop-nano.toml"], ["--method.advantage=rloo"])
+    assert (plain.config.method.anchor, plain.config.method.std) == ("observation", "unbiased")
+    with pytest.raises(ConfigError, match=r"anchor: of GiGPO only; .* or give advantage in a later file"):
+        load(Recipe, overrides=["--method.anchor=state", "--method.advantage=grpo"])
 
 
 def test_what_makes_them_right_is_taken():
