@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from test_commands import gongfu
 from gongfu.config.load import load
 from gongfu.config.schema import Recipe
 from gongfu.envs.gymnasium import GymnasiumSuite
+from gongfu.envs.webshop.generator import make_records
 from gongfu.run.folder import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,6 +65,18 @@ def test_every_shipped_recipe_loads():
     assert recipes
     for recipe in recipes:
         load(Recipe, files=[recipe])
+
+
+def test_the_settings_for_webshops_files_pass_the_check(tmp_path):
+    (words,) = re.findall(r"`(--suite\.name webshop --suite\.items [^`]+)`", README)
+    items, attributes = make_records(400, seed=0)
+    for item in items:
+        record = attributes[item["asin"]]
+        record |= {"instruction": f"Find me {item['query']}", "instruction_attributes": record["attributes"][:1]}
+    (tmp_path / "items_shuffle_1000.json").write_text(json.dumps(items))
+    (tmp_path / "items_ins_v2_1000.json").write_text(json.dumps(attributes))
+    done = gongfu("check", *words.split(), "--engine.model=nano", cwd=tmp_path)
+    assert "500 tasks in 'test'" in done.stdout + done.stderr
 
 
 def test_every_file_the_readme_links_is_there():

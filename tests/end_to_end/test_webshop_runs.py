@@ -21,8 +21,8 @@ TINY = (
     *("--method.minibatches=2", "--rollout.max-response=24", "--suite.max-steps=3", "--eval.tasks=2", "--eval.every=0"),
 )
 GENERATED = (
-    *("--suite.items=", "--suite.attributes=", "--suite.test=500", "--suite.dev=1000", "--suite.products=96"),
-    *("--suite.train=20", "--suite.seen=5", "--suite.results-per-page=2", "--eval.split=seen"),
+    *("--suite.items=", "--suite.products=96", "--suite.train=20", "--suite.seen=5", "--suite.results-per-page=2"),
+    "--eval.split=seen",
 )
 
 

@@ -258,7 +258,8 @@ def test_what_does_nothing_beside_a_setting_of_a_later_layer_is_dropped(tmp_path
         assert made == Shop(file="x", size=9) and made.in_vain("file") == ["size"]
 
 
-def test_the_command_line_is_one_layer():
+def test_the_command_line_is_one_layer_and_so_is_the_environment():
+    assert "unknown key method.lam" in problem(environ={"GONGFU__METHOD__LAM": "1", "GONGFU__METHOD__NAME": "grpo"})
     assert "unknown key method.std" in problem("method.std=none", "method.name=ppo")
     assert overridden("optim.lr=1", "optim.lr=2").optim.lr == 2
 

@@ -231,6 +231,7 @@ def test_a_corpus_is_read_to_its_end_before_the_first_episode(tmp_path: Path) ->
     with pytest.raises(EnvError, match=r"cannot be prepared in a worker: .*wiki\.jsonl, line 1001"):
         WorkerRunner(suite, workers=1)
     corpus.write_text(LATE.removesuffix('{"title": "a"}\n'))
+    assert load_suite(load(Recipe, overrides=[*words, "--rollout.workers.count=2"]).config)._retriever is None  # theirs to load
     ready = load_suite(recipe)
     corpus.unlink()  # what it says is in the memory now
     env = ready.make(ready.tasks("train")[0])
