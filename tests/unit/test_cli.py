@@ -96,6 +96,11 @@ def test_a_check_finds_what_would_stop_a_run_later(gongfu, settings, said):
     assert code in (1, 2) and said in err and "Traceback" not in err
 
 
+def test_a_recipe_whose_files_are_missing_is_shown_resolved(gongfu):
+    code, out, err = gongfu("check", "--suite.source=none", "--method.gamma=0.5")
+    assert code != 0 and "none" in err and "gamma = 0.5" in out
+
+
 def test_a_run_goes_on_without_what_it_once_began_from():
     from gongfu.run.preflight import preflight
 

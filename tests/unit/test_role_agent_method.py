@@ -39,20 +39,26 @@ def folder(tmp_path_factory):
     return tiny_agent(tmp_path_factory.mktemp("agent"))
 
 
+ROLE_AGENT = """
+[method]
+name = "role_agent"
+
+[method.prediction]
+mode = "continue"
+max_response = 12
+
+[method.failures]
+writer = "choose"
+retrieval = "similarity"
+every = 1
+"""
+
+
 def make(folder, tmp_path, *overrides):
-    settings = [
-        *TOY_RECIPE,
-        f"--engine.model={folder}",
-        "--suite.object=test_role_agent_method:BlamingToy",
-        "--method.name=role_agent",
-        "--method.prediction.mode=continue",
-        "--method.prediction.max-response=12",
-        "--method.failures.writer=choose",
-        "--method.failures.retrieval=similarity",
-        "--method.failures.every=1",
-        *overrides,
-    ]
-    recipe = load(Recipe, files=[], overrides=settings).config
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / "role_agent.toml").write_text(ROLE_AGENT)
+    settings = [*TOY_RECIPE, f"--engine.model={folder}", "--suite.object=test_role_agent_method:BlamingToy", *overrides]
+    recipe = load(Recipe, files=[tmp_path / "role_agent.toml"], overrides=settings).config
     suite = build_suite(recipe.suite)
     engine = build_engine(recipe, tmp_path)
     engine.sync()
@@ -375,6 +381,8 @@ def test_numbers_beyond_the_list_are_not_selected():
         (["--method.step-weight=0"], "raise step_weight"),
         (["--rollout.list-actions=true"], "bare observations"),
         (["--method.prediction.horizon=0", "--method.failures.share=0"], "nothing of Role-Agent"),
+        (["--method.prediction.horizon=0", "--method.prediction.weight=2"], "nothing is predicted"),
+        (["--method.failures.share=0", "--method.failures.writer=measured"], "failures are not read"),
     ],
 )
 def test_bad_settings_are_refused(folder, tmp_path, overrides, word):

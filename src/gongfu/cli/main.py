@@ -50,11 +50,10 @@ def check(context: typer.Context) -> None:
     from gongfu.config.load import to_toml
     from gongfu.run.preflight import check_sources, preflight
 
-    loaded = load_recipe(context.args)
-    check_sources(loaded.config)
-    found = preflight(loaded.config)
-    print(to_toml(loaded.config), end="")
-    for line in found:
+    recipe = load_recipe(context.args).config
+    print(to_toml(recipe), end="", flush=True)
+    check_sources(recipe)
+    for line in preflight(recipe):
         console.print(line)
     console.print("[green]ok[/green]: nothing is wrong with this recipe")
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from gongfu.config.section import Positive, Section, Share
+from gongfu.config.section import Positive, Section, Share, drop_hint
 from gongfu.config.update import ActionConfig
 
 
 class PredictionConfig(Section):
     """World-In-Agent: what the agent is asked to foresee, and what that is worth (Role-Agent, arXiv 2606.10917)."""
 
+    idle: ClassVar = {
+        "horizon": lambda horizon: () if horizon else ("mode", "of", "weight", "scales", "temperature", "max_response")
+    }
     horizon: Share = 0.05
     """Steps ahead that are predicted, as a share of the longest episode (at least one step); 0 = nothing is predicted."""
     mode: Literal["ask", "continue"] = "ask"
@@ -30,10 +33,23 @@ class PredictionConfig(Section):
     max_response: Positive = 128
     """Tokens of one predicted observation."""
 
+    @model_validator(mode="after")
+    def _predicts(self) -> PredictionConfig:
+        if vain := self.in_vain("horizon"):
+            raise ValueError(f"{', '.join(vain)}: nothing is predicted (horizon = 0); {drop_hint('horizon')}")
+        return self
+
+
+_OF_READING = (
+    *("writer", "temperature", "max_response", "retrieval", "every", "modes", "per_mode", "shortlist", "capacity"),
+    *("focus", "decay", "floor", "solved_after"),
+)
+
 
 class FailureConfig(Section):
     """Agent-In-World: the agent reads its failures, and training returns to what it fails at (Role-Agent)."""
 
+    idle: ClassVar = {"share": lambda share: () if share else _OF_READING}
     share: Share = 0.3
     """Share of each step's tasks that is drawn from those that failures point to; 0 = failures are not read at all."""
     writer: Literal["tagged", "choose", "measured"] = "tagged"
@@ -63,6 +79,12 @@ class FailureConfig(Section):
     """Weight below which a task is dropped."""
     solved_after: Positive = 2
     """Groups in a row without a failure after which a task is dropped."""
+
+    @model_validator(mode="after")
+    def _reads(self) -> FailureConfig:
+        if vain := self.in_vain("share"):
+            raise ValueError(f"{', '.join(vain)}: failures are not read (share = 0); {drop_hint('share')}")
+        return self
 
 
 class RoleAgentConfig(ActionConfig):
