@@ -136,6 +136,12 @@ def test_two_questions_of_one_id_are_an_error(tmp_path: Path, ids: list[Any]) ->
         read_questions(tmp_path / "q.jsonl")
 
 
+def test_joined_sets_that_count_alike_are_told_apart_by_their_source(tmp_path: Path) -> None:
+    rows = [{"id": "train_0", "question": "Who?", "golden_answers": ["a"], "data_source": name} for name in ("nq", "hotpotqa")]
+    (tmp_path / "q.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    assert [q.id for q in read_questions(tmp_path / "q.jsonl")] == ["nq/train_0", "hotpotqa/train_0"]
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

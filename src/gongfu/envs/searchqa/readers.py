@@ -89,6 +89,8 @@ def _question(row: dict[str, Any], number: int) -> Question:
     if not answers:
         raise ValueError("it has no answer")
     id = str(next((row[key] for key in ("id", "_id", "idx", "QuestionId", "question_id") if key in row), number))
+    if "data_source" in row:  # Search-R1 joins NQ and HotpotQA, whose ids count alike
+        id = f"{row['data_source']}/{id}"
     passages, support = _evidence(row)
     return Question(id, " ".join(text.split()), answers, _kind(row, id), passages, support)
 
