@@ -58,7 +58,7 @@ class TaskError(GongfuError, ValueError):
 
 
 class EnvError(GongfuError, RuntimeError):
-    """An environment raised, died or broke its protocol. Costs one episode, never the run."""
+    """An environment raised, died or broke its protocol. Costs one episode; the run only where no episode of a step is left."""
 
 
 class EnvTimeout(EnvError, TimeoutError):
