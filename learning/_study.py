@@ -14,6 +14,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+from _record import commit as commit
+from _record import machine as machine
 from _record import record as record
 
 from gongfu.config.load import load, to_toml
@@ -26,6 +28,9 @@ SPLITS = ("seen", "unseen")
 
 Wins = Mapping[str, Mapping[str, list[bool]]]
 """Split -> "start", "with" or "without" -> success on each task. "with" is there when the run has a bank."""
+
+Metrics = Sequence[Mapping[str, Any]]
+"""The records of a run's metrics.jsonl, oldest first."""
 
 
 def recipe_of(name: str, overrides: Sequence[str]) -> Recipe:
@@ -46,6 +51,10 @@ def trained(recipe: Recipe) -> Path:
     if recipe.run.steps not in CheckpointStore(run / "checkpoints").list():
         resume_run(run)
     return run
+
+
+def metrics_of(run: Path) -> Metrics:
+    return read_metrics(run / "metrics.jsonl")
 
 
 def before_and_after(run: Path, split: str, tasks: int) -> dict[str, Any]:
@@ -125,31 +134,31 @@ def by_task(won: Sequence[Wins], split: str, name: str) -> list[float]:
     return [fmean(successes) for successes in zip(*(w[split][name] for w in won), strict=True)]
 
 
-def curves(runs: Mapping[str, Sequence[Path]]) -> dict[str, list[tuple[int, float]]]:
+def curves(runs: Mapping[str, Sequence[Metrics]]) -> dict[str, list[tuple[int, float]]]:
     """Held-out success during training, the mean over seeds; of arms with a bank also without its skills."""
     found = {}
-    for arm, paths in runs.items():
+    for arm, seeds in runs.items():
         for label, key in ((arm, "success"), (f"{arm}, no skills shown", "success_without_skills")):
             points: dict[int, list[float]] = defaultdict(list)
-            for m in (m for path in paths for m in read_metrics(path / "metrics.jsonl") if m["phase"] == "eval" and key in m):
+            for m in (m for metrics in seeds for m in metrics if m["phase"] == "eval" and key in m):
                 points[m["step"]].append(m[key])
             if points:
                 found[label] = [(step, fmean(values)) for step, values in sorted(points.items())]
     return found
 
 
-def step_seconds(run: Path) -> list[float]:
-    return [m["time/step_s"] for m in read_metrics(run / "metrics.jsonl") if m["phase"] == "train"]
+def step_seconds(metrics: Metrics) -> list[float]:
+    return [m["time/step_s"] for m in metrics if m["phase"] == "train"]
 
 
-def curve(run: Path) -> list[tuple[int, float]]:
+def curve(metrics: Metrics) -> list[tuple[int, float]]:
     """(step, held-out success) of the evaluations during training."""
-    return [(m["step"], m["success"]) for m in read_metrics(run / "metrics.jsonl") if m["phase"] == "eval"]
+    return [(m["step"], m["success"]) for m in metrics if m["phase"] == "eval"]
 
 
-def sampled(run: Path) -> list[tuple[int, float]]:
+def sampled(metrics: Metrics) -> list[tuple[int, float]]:
     """(step, success of the training rollouts); their tasks differ from step to step."""
-    return [(m["step"], m["rollout/success"]) for m in read_metrics(run / "metrics.jsonl") if m["phase"] == "train"]
+    return [(m["step"], m["rollout/success"]) for m in metrics if m["phase"] == "train"]
 
 
 def plot(curves: dict[str, list[tuple[int, float]]], title: str, path: Path, ylabel: str = "success on held-out tasks") -> None:

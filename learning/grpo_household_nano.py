@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from _study import ROOT, before_and_after, curve, plot, recipe_of, record, trained
+from _study import ROOT, before_and_after, curve, metrics_of, plot, recipe_of, record, trained
 
 RECIPE = "grpo/household-nano.toml"
 
@@ -34,7 +34,7 @@ def main() -> None:
         unseen = before_and_after(run, "unseen", options.tasks)
         both = {name: (seen[name] + unseen[name]) / 2 for name in ("before", "after")}
         seeds.append({"seed": seed, **both, "seen": seen, "unseen": unseen})
-        curves[f"seed {seed}"] = curve(run)
+        curves[f"seed {seed}"] = curve(metrics_of(run))
         print(
             f"seed {seed}: {both['before']:.3f} -> {both['after']:.3f}; seen {seen['before']:.3f} -> {seen['after']:.3f}, "
             f"unseen {unseen['before']:.3f} -> {unseen['after']:.3f}",

@@ -10,7 +10,7 @@ import argparse
 import time
 from pathlib import Path
 
-from _study import ROOT, before_and_after, plot, recipe_of, record, sampled, trained
+from _study import ROOT, before_and_after, metrics_of, plot, recipe_of, record, sampled, trained
 
 RECIPE = "grpo/household-smollm2.toml"
 
@@ -36,7 +36,7 @@ def main() -> None:
         budget = {"cold_start_s": round(cold_s), "training_s": round(time.perf_counter() - started - cold_s)}
         result = before_and_after(run, "seen", options.tasks)
         seeds.append({"seed": seed, **result, **budget})
-        curves[f"seed {seed}"] = sampled(run)
+        curves[f"seed {seed}"] = sampled(metrics_of(run))
         print(f"seed {seed}: {result['before']:.3f} -> {result['after']:.3f}, difference {result['difference']}")
     title = "GRPO on generated household tasks, SmolLM2-135M"
     plot(curves, title, ROOT / "docs" / "plots" / "grpo_household_smollm2.png", ylabel="success of the training rollouts")

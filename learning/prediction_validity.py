@@ -2,8 +2,7 @@
 
 A fixed policy plays, and predicts after every action what it will observe. `r_pb` is the point-biserial correlation of an
 episode's mean likeness of predictions with its success (the paper: 0.41 over 200 episodes of ALFWorld), `ci` its 95 % bootstrap
-interval over tasks. `over_training`: mean likeness, in successes, in each third of the runs of
-role_agent_nano.py, where any are in --runs.
+interval over tasks. `over_training`: mean likeness, in successes, in each third of the finished runs of role_agent_nano.py.
 
     python learning/prediction_validity.py
     python learning/prediction_validity.py --tasks 4 --rollouts 2       # a try, writes no result
@@ -18,8 +17,10 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+from _finished import FinishedRuns
 from _study import recipe_of, record
-from role_agent_nano import SUITES, thirds
+from role_agent_nano import FINISHED, SUITES, thirds
+from role_agent_nano import TASKS as STUDY_TASKS
 
 TASKS, ROLLOUTS = 50, 4
 
@@ -28,11 +29,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=TASKS)
     parser.add_argument("--rollouts", type=int, default=ROLLOUTS, help="episodes of each task")
-    parser.add_argument("--runs", type=Path, default=Path("runs/learn-role-agent-nano"))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     alike, success, tasks = play(options)
-    runs = sorted(run.parent for run in options.runs.glob("household/role-agent-[0-9]*/metrics.jsonl"))
+    runs = [run.metrics for run in FinishedRuns(FINISHED, ()).named("household/role-agent-[0-9]", STUDY_TASKS)]
     low, high = interval(alike, success, tasks, options.seed)
     result: dict[str, Any] = {"r_pb": correlation(alike, success), "ci": [low, high], "episodes": len(alike)}
     for name, flag in (("successes", True), ("failures", False)):

@@ -12,33 +12,21 @@ of other families, other kinds of products ("unseen": nano-webshop knows few of 
     python learning/role_agent_nano.py --suites webshop --arms grpo gigpo role-agent --seeds 0
     python learning/role_agent_nano.py --suites household --seeds 0 --steps 2 --tasks 4 --runs /tmp/try
 
-Runs lie in --runs: a finished one is not trained again, one that was killed goes on.
+Runs lie in --runs: one that was killed goes on. What finished runs showed is kept in benchmarks/results (of a smaller study in
+--runs), and they are not trained again; so the arms may be run one by one, on several machines too.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from _study import (
-    ROOT,
-    Wins,
-    curves,
-    differences,
-    held_out,
-    mean_shares,
-    plot,
-    recipe_of,
-    record,
-    shares,
-    step_seconds,
-    trained,
-)
-
-from gongfu.run.folder import read_metrics
+from _finished import Finished, FinishedRuns
+from _study import ROOT, Metrics, curves, differences, mean_shares, plot, recipe_of, record, shares, step_seconds
 
 ARMS: dict[str, tuple[str, list[str]]] = {
     "grpo": ("grpo", []),
@@ -58,6 +46,7 @@ SUITES: dict[str, list[str]] = {"household": ["--suite.max-steps=20"], "webshop"
 SAME = {"webshop": ["h10"]}
 """Arms that would be another one: a tenth of 10 turns is one step ahead, as is a twentieth."""
 TASKS = 150
+FINISHED = ROOT / "benchmarks" / "results" / "learn_role_agent_nano.runs.jsonl"
 WATCHED = (
     "prediction/similarity",
     "tasks/from_failures",
@@ -77,36 +66,37 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=TASKS, help="held-out tasks of each split")
     parser.add_argument("--runs", type=Path, default=Path("runs/learn-role-agent-nano"))
     options = parser.parse_args()
-    whole = set(options.seeds) >= {0, 1, 2} and options.steps >= STEPS and options.tasks >= TASKS
-    full = whole and set(options.suites) == set(SUITES) and set(options.arms) == set(ARMS)
-    suites = {suite: study(suite, options, full=full) for suite in options.suites}
+    whole = options.steps == STEPS and options.tasks == TASKS
+    full = whole and set(options.seeds) >= {0, 1, 2} and set(options.suites) == set(SUITES) and set(options.arms) == set(ARMS)
+    finished = FinishedRuns(FINISHED if whole else options.runs / FINISHED.name, (*WATCHED, "success"))
+    suites = {suite: study(suite, options, finished, full=full) for suite in options.suites}
     settings = {"tasks": options.tasks, "seeds": options.seeds, "steps": options.steps}
     record("learn_role_agent_nano", {"suites": suites, **settings}, full=full)
 
 
-def study(suite: str, options: argparse.Namespace, *, full: bool) -> dict[str, Any]:
+def study(suite: str, options: argparse.Namespace, finished: FinishedRuns, *, full: bool) -> dict[str, Any]:
     """What the arms reached in one suite."""
     arms = [arm for arm in ARMS if arm in {"grpo", *options.arms} and arm not in SAME.get(suite, ())]
-    won: dict[str, list[Wins]] = defaultdict(list)
-    runs: dict[str, list[Path]] = defaultdict(list)
+    runs: dict[str, list[Finished]] = defaultdict(list)
     for seed in options.seeds:
         for arm in arms:
             name, changes = ARMS[arm]
             where = [f"--run.seed={seed}", f"--run.name={arm}-{seed}", f"--run.folder={options.runs / suite}"]
             where.append(f"--run.steps={options.steps}")
             recipe = recipe_of(f"{name}/{suite}-nano.toml", [*SUITES[suite], *changes, *where])
-            runs[arm].append(trained(recipe))
-            won[arm].append(held_out(runs[arm][-1], recipe, options.tasks))
-            print(f"{suite}, {arm}, seed {seed}: {shares(won[arm][-1])}", flush=True)
+            runs[arm].append(finished.of(f"{suite}/{recipe.run.name}", recipe, options.tasks))
+            print(f"{suite}, {arm}, seed {seed}: {shares(runs[arm][-1].won)}", flush=True)
+    won = {arm: [run.won for run in runs[arm]] for arm in arms}
+    metrics = {arm: [run.metrics for run in runs[arm]] for arm in arms}
     folder = ROOT / "docs" / "plots" if full else options.runs
-    plot(curves(runs), f"GRPO, GiGPO and Role-Agent, {suite}, nano", folder / f"role_agent_{suite}_nano.png")
+    plot(curves(metrics), f"GRPO, GiGPO and Role-Agent, {suite}, nano", folder / f"role_agent_{suite}_nano.png")
     return {
         arm: {
             "mean": mean_shares(won[arm]),
             "difference": {} if arm == "grpo" else differences(won[arm], won["grpo"], names=("without",)),
-            "seeds": [{"seed": s, **shares(w)} for s, w in zip(options.seeds, won[arm], strict=True)],
-            "step_s": round(median(s for run in runs[arm] for s in step_seconds(run)), 2),
-            "over_training": {name: thirds(runs[arm], name) for name in WATCHED},
+            "seeds": [{"seed": s, **shares(r.won), "commit": r.commit} for s, r in zip(options.seeds, runs[arm], strict=True)],
+            "step_s": round(median(s for m in metrics[arm] for s in step_seconds(m)), 2),
+            "over_training": {name: thirds(metrics[arm], name) for name in WATCHED},
             "recipe": f"{ARMS[arm][0]}/{suite}-nano.toml",
             "settings": [*SUITES[suite], *ARMS[arm][1]],
         }
@@ -114,11 +104,11 @@ def study(suite: str, options: argparse.Namespace, *, full: bool) -> dict[str, A
     }
 
 
-def thirds(runs: list[Path], name: str) -> list[float]:
+def thirds(runs: Sequence[Metrics], name: str) -> list[float]:
     """A metric's mean over the first, the second and the last third of the steps; empty where it was never measured."""
     values: dict[int, list[Any]] = defaultdict(list)
-    for run in runs:
-        steps = [m for m in read_metrics(run / "metrics.jsonl") if m["phase"] == "train"]
+    for metrics in runs:
+        steps = [m for m in metrics if m["phase"] == "train"]
         for m in steps:
             if name in m:
                 values[3 * (m["step"] - 1) // len(steps)].append(m[name])

@@ -18,11 +18,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from _study import recipe_of, record, trained
+from _study import metrics_of, recipe_of, record, trained
 from uniskill_household_nano import ARMS as STUDY
 from uniskill_household_nano import PEERS, RUNS, settings
-
-from gongfu.run.folder import read_metrics
 
 ARMS = {"floor": "plus", "no_floor": "peers/no-support-floor"}
 RECIPES = {"plus": STUDY["plus"], "peers/no-support-floor": PEERS["no-support-floor"]}
@@ -40,7 +38,7 @@ def main() -> None:
     for seed in options.seeds:
         for arm, name in ARMS.items():
             recipe = recipe_of(RECIPES[name], settings(name, seed, options))
-            steps = [m for m in read_metrics(trained(recipe) / "metrics.jsonl") if m["phase"] == "train"]
+            steps = [m for m in metrics_of(trained(recipe)) if m["phase"] == "train"]
             withheld = recipe.method.lifecycle.withheld / recipe.method.group_size
             result = {"seed": seed, **collapse(steps, shown=0.5 * (1 - withheld)), "last_shares": last_shares(steps)}
             found[arm].append(result)

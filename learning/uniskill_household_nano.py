@@ -24,11 +24,13 @@ from statistics import median
 
 from _study import (
     ROOT,
+    Metrics,
     Wins,
     curves,
     differences,
     held_out,
     mean_shares,
+    metrics_of,
     plot,
     recipe_of,
     record,
@@ -57,23 +59,23 @@ def main() -> None:
     options = parser.parse_args()
     arms = {**ARMS, **{f"peers/{name}": PEERS[name] for name in options.peers}}
     won: dict[str, list[Wins]] = defaultdict(list)
-    runs: dict[str, list[Path]] = defaultdict(list)
+    metrics: dict[str, list[Metrics]] = defaultdict(list)
     for seed in options.seeds:
         for arm, name in arms.items():
             recipe = recipe_of(name, settings(arm, seed, options))
             run = trained(recipe)
-            runs[arm].append(run)
+            metrics[arm].append(metrics_of(run))
             won[arm].append(held_out(run, recipe, options.tasks))
             print(f"{arm}, seed {seed}: {shares(won[arm][-1])}", flush=True)
     full = set(options.seeds) >= {0, 1, 2} and not options.steps and options.tasks >= TASKS
     folder = ROOT / "docs" / "plots" if full else options.runs
-    plot(curves(runs), "UniSkill on generated household tasks, nano", folder / "uniskill_household_nano.png")
+    plot(curves(metrics), "UniSkill on generated household tasks, nano", folder / "uniskill_household_nano.png")
     found = {
         arm: {
             "mean": mean_shares(won[arm]),
             "difference": {} if arm == "grpo" else differences(won[arm], won["grpo"]),
             "seeds": [{"seed": s, **shares(w)} for s, w in zip(options.seeds, won[arm], strict=True)],
-            "step_s": round(median(s for run in runs[arm] for s in step_seconds(run)), 2),
+            "step_s": round(median(s for m in metrics[arm] for s in step_seconds(m)), 2),
             "recipe": name,
         }
         for arm, name in arms.items()
