@@ -119,12 +119,17 @@ def mean_shares(won: Sequence[Wins]) -> dict[str, dict[str, float]]:
 def differences(
     won: Sequence[Wins], base: Sequence[Wins], names: Sequence[str] = ("with", "without")
 ) -> dict[str, dict[str, Any]]:
-    """Split -> "with" or "without" -> success less that of the other arm, with a 95 % interval."""
+    """Split -> "with" or "without" -> success less that of the other arm.
+
+    `low` and `high`: 95 % of resamples of the tasks. They do not say how much another training would differ; `seeds` does.
+    """
     found: dict[str, dict[str, Any]] = {}
     for split in SPLITS:
         for name in names:
             d = paired_bootstrap(by_task(base, split, "without"), by_task(won, split, name), seed=0)
-            row = {"mean": round(d.mean, 4), "low": round(d.low, 4), "high": round(d.high, 4)}
+            row: dict[str, Any] = {"mean": round(d.mean, 4), "low": round(d.low, 4), "high": round(d.high, 4)}
+            each = [fmean(w[split][name]) - fmean(b[split]["without"]) for w, b in zip(won, base, strict=True)]
+            row["seeds"] = [round(value, 4) for value in each]
             found.setdefault(split, {})[name] = row
     return found
 
