@@ -13,16 +13,26 @@ LEARNING = Path(__file__).resolve().parents[2] / "learning"
 def test_a_finished_run_needs_its_folder_no_more(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(LEARNING))
     import _finished
-    from _study import recipe_of, step_seconds
+    import _study
 
     def recipe(folder, *settings):
         small = ["--run.steps=1", "--method.tasks=2", "--method.group-size=2", "--suite.max-steps=4", "--eval.tasks=2"]
-        return recipe_of("grpo/household-nano.toml", [*small, "--run.name=grpo-0", f"--run.folder={folder}", *settings])
+        return _study.recipe_of("grpo/household-nano.toml", [*small, "--run.name=grpo-0", f"--run.folder={folder}", *settings])
 
+    def evaluates(names, **settings):
+        evaluated.extend(name for name in names if name.endswith("@start"))
+        return evaluate(names, **settings)
+
+    evaluated, evaluate = [], _study.evaluate_runs
+    monkeypatch.setattr(_study, "evaluate_runs", evaluates)
     runs = _finished.FinishedRuns(tmp_path / "results" / "runs.jsonl", ["success", "time/step_s"])
     first = runs.of("household/grpo-0", recipe(tmp_path / "runs"), 2)
     assert {policy: len(bits) for policy, bits in first.won["seen"].items()} == {"start": 2, "without": 2}
-    assert len(step_seconds(first.metrics)) == 1 and all("rollout/success" not in m for m in first.metrics)
+    assert len(_study.step_seconds(first.metrics)) == 1 and all("rollout/success" not in m for m in first.metrics)
+
+    other = runs.of("household/other-0", recipe(tmp_path / "runs", "--run.name=other-0", "--optim.lr=0.5"), 2)
+    assert len(evaluated) == 2, "the starting policy plays each split once for all runs that begin alike"
+    assert other.won["seen"]["start"] == first.won["seen"]["start"]
 
     shutil.rmtree(tmp_path / "runs")
     assert runs.of("household/grpo-0", recipe(tmp_path / "elsewhere"), 2) == first
