@@ -1,4 +1,5 @@
 import asyncio
+import dataclasses
 import math
 import random
 
@@ -220,6 +221,38 @@ def test_rows_that_finish_early_leave_gaps_and_the_others_go_on_undisturbed(engi
     assert [len(a[0].tokens) for a in together] == lengths
     for request, (sample,) in zip(requests, together, strict=True):
         assert sample.logprobs == pytest.approx(rescore(engine, request, sample), abs=BOUND)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["fast", "general"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_makes_answers_sooner_and_no_other(engines, which, temperature):
+    engine = engines[which]
+    engine.sync()
+    plain = [
+        SampleRequest(prompt(i, 9 + 5 * i), "actor", seed=i, max_tokens=6 + 5 * i, temperature=temperature, session=f"d{i}")
+        for i in range(6)
+    ]
+    answers = [answer for (answer,) in ask(engine, plain)]
+    said = [answer.tokens for answer in answers]
+    near = [(*tokens[:3], 58, *tokens[4:]) for tokens in said]  # one token exchanged
+    late = [prompt(90 + i, 4) + tokens[2:] for i, tokens in enumerate(said)]  # another beginning, and shifted
+    wrong = [prompt(80 + i, 40) for i in range(6)]
+    for drafts in (said, near, late, wrong, [said[0], near[1], (), wrong[3], late[4], said[5] + said[5]]):
+        engine.sync()
+        before = engine.stats()
+        drafted = ask(engine, [dataclasses.replace(r, draft=tuple(d)) for r, d in zip(plain, drafts, strict=True)])
+        used = {name: value - before[name] for name, value in engine.stats().items()}
+        for (sample,), answer in zip(drafted, answers, strict=True):
+            assert (sample.tokens, sample.stop) == (answer.tokens, answer.stop)
+            assert sample.logprobs == pytest.approx(answer.logprobs, abs=BOUND)
+        assert used["sampled_tokens"] == sum(map(len, said))
+        if drafts is said:
+            assert used["draft_hits"] == used["drafted_tokens"] > 0.6 * used["sampled_tokens"]
+        elif drafts is near or drafts is late:
+            assert 0 < used["draft_hits"] < used["drafted_tokens"]
+        more = [dataclasses.replace(r, prompt=r.prompt + a.tokens + prompt(7, 3)) for r, a in zip(plain, answers, strict=True)]
+        for request, (sample,) in zip(more, ask(engine, more), strict=True):  # the cache holds what was said, not the guesses
+            assert sample.logprobs == pytest.approx(rescore(engine, request, sample), abs=BOUND)
 
 
 def test_stop_tokens_lengths_and_versions(engines):

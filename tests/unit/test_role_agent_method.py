@@ -117,6 +117,31 @@ def test_a_perfect_prediction_is_worth_one_and_a_missing_one_nothing(folder, tmp
     assert similarities(t, [[seen[0], seen[1]], [""], [seen[2]]]) == [[1.0, 1.0], [0.0], [1.0]]
 
 
+@pytest.mark.parametrize("mode", ["ask", "continue"])
+def test_what_really_came_is_a_draft_that_changes_no_prediction(folder, tmp_path, mode):
+    method = make(folder, tmp_path, f"--method.prediction.mode={mode}", "--method.prediction.horizon=0.67")
+    played = method.step(0).trajectories
+    predicted = method.world.predict(played, 0)
+    sample, drafts = method.engine.sample, []
+
+    def without(requests):
+        drafts.extend(request.draft for request in requests)
+        return sample([replace(request, draft=()) for request in requests])
+
+    method.engine.sample = without
+    assert method.world.predict(played, 0) == predicted
+    texts = [method.engine.tokenizer.decode(draft) for draft in drafts]
+    seen = [turn.observation for t in played for turn in t.turns[1:]] + [t.final_observation for t in played]
+    assert all(any(said in text for text in texts) for said in seen)
+
+
+def test_a_reminder_of_another_task_is_no_part_of_a_prediction(folder, tmp_path):
+    method = make(folder, tmp_path, "--rollout.remind=true", "--method.prediction.mode=continue")
+    played = method.step(0).trajectories
+    method.world._text = lambda answer: "It is dark.\nYour task is to: dance."
+    assert {texts for turns in method.world.predict(played, 0).values() for texts in turns} == {("It is dark.",)}
+
+
 def test_blocks_are_read_by_their_number():
     assert _read('<predict h="2">later</predict> <predict h="1"> soon </predict>', 3) == ["soon", "later", ""]
     assert _read("soon", 1) == [""]

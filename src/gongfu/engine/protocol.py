@@ -83,6 +83,8 @@ class SampleRequest:
     n: int = 1
     session: str | None = None
     choices: tuple[tuple[int, ...], ...] | None = None
+    draft: tuple[int, ...] = ()
+    """Tokens that the response may be like. A help, not a wish: an engine may use them to answer sooner, never otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from gongfu.envs.protocol import Observation
 from gongfu.rollout.actions import ActionFormat, instruction
 
 _FIRST, _ANSWER, _NEXT = "\u27e8first\u27e9", "\u27e8answer\u27e9", "\u27e8next\u27e9"
+_REMINDER = "Your task is to: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,16 @@ class Context:
 
 
 def reminder(task: Task) -> str:
-    return f"Your task is to: {task.goal}."
+    return f"{_REMINDER}{task.goal}."
+
+
+def without_reminder(text: str) -> str:
+    """What the environment says in a message that may end with a reminder, of whatever task it reminds.
+
+    >>> without_reminder("The fridge 1 is closed.\\nYour task is to: wash a mug.")
+    'The fridge 1 is closed.'
+    """
+    return f"\n{text}".partition(f"\n{_REMINDER}")[0].strip()
 
 
 def _messages(system: str | None, *turns: str) -> list[dict[str, str]]:

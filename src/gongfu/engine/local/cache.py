@@ -106,12 +106,8 @@ class KVCache:
         target.tokens += tokens
 
     def write(self, layer: int, step: Step, keys: Tensor, values: Tensor) -> None:
-        """Store the new keys and values [B, T, heads, size] of a step; padding is not stored."""
+        """Store the keys and values [tokens, heads, size] of a step's tokens, without those of padding."""
         rows, places = step.targets
-        if step.real is not None:
-            keys, values = keys.flatten(0, 1)[step.real], values.flatten(0, 1)[step.real]
-        else:
-            keys, values = keys.flatten(0, 1), values.flatten(0, 1)
         self.keys[layer][rows, :, places] = keys
         self.values[layer][rows, :, places] = values
 

@@ -25,6 +25,8 @@ from gongfu.engine.tokenizer import HFTokenizer
 
 _COUNTERS = (
     "sampled_tokens",
+    "drafted_tokens",
+    "draft_hits",
     "prompt_tokens",
     "reused_tokens",
     "sample_processed_tokens",

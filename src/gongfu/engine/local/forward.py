@@ -61,7 +61,8 @@ def _slot_cache(step: Step, cache: KVCache) -> Any:
             super().__init__(layers=[])
 
         def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-            cache.write(layer_idx, step, key_states.transpose(1, 2), value_states.transpose(1, 2))
+            keys, values = (step.packed(states.transpose(1, 2)) for states in (key_states, value_states))
+            cache.write(layer_idx, step, keys, values)
             return cache.read(layer_idx, step)
 
         def get_seq_length(self, layer_idx: int = 0) -> int:

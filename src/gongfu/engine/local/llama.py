@@ -28,7 +28,8 @@ _PROJECTIONS = {
     "down": ("mlp.down_proj",),
 }
 _GATHER_COST = 2.5
-"""Copying the keys and values of a row costs about this many times as much as attending to it."""
+"""Copying the keys and values of a row costs about this many times as much as attending to it with a few tokens."""
+_FEW = 16
 
 Lora = tuple[Tensor, Tensor] | None
 
@@ -73,27 +74,28 @@ class LlamaForward:
 
     @torch.inference_mode()
     def hidden(self, step: Step, cache: KVCache, adapter: str | None) -> Tensor:
+        """Padding is left out of everything but the attention."""
         B, T = step.ids.shape
         heads, kv_heads, size = self.heads, self.kv_heads, self.size
         attend = self._decode if T == 1 and step.visible is None else self._prefill
         loras = self._lora(adapter)
         cos, sin = self._rotary(step)
         width = (self._embedding.shape[1],)
-        h = F.embedding(step.ids.flatten(), self._embedding)
+        h = F.embedding(step.packed(step.ids), self._embedding)
         for i, layer in enumerate(self._layers):
             lora = loras[i]
             x = F.rms_norm(h, width, layer.norm_attention, self.eps)
-            qkv = _linear(x, layer, "qkv", lora).view(B, T, heads + 2 * kv_heads, size)
-            qk = qkv[:, :, : heads + kv_heads]
+            qkv = _linear(x, layer, "qkv", lora).view(-1, heads + 2 * kv_heads, size)
+            qk = qkv[:, : heads + kv_heads]
             qk = torch.addcmul(qk * cos, qk.roll(size // 2, -1), sin)
-            k, v = qk[:, :, heads:], qkv[:, :, heads + kv_heads :]
+            k, v = qk[:, heads:], qkv[:, heads + kv_heads :]
             cache.write(i, step, k, v)
-            attended = attend(i, step, cache, qk[:, :, :heads], k, v)
-            h = h + _linear(attended.reshape(B * T, heads * size), layer, "o", lora)
+            attended = attend(i, step, cache, step.padded(qk[:, :heads]), k, v)
+            h = h + _linear(step.packed(attended.reshape(B, T, heads * size)), layer, "o", lora)
             x = F.rms_norm(h, width, layer.norm_mlp, self.eps)
             gate, up = _linear(x, layer, "gate_up", lora).chunk(2, -1)
             h = h + _linear(F.silu(gate) * up, layer, "down", lora)
-        return F.rms_norm(h, width, self._norm, self.eps).view(B, T, -1)
+        return step.padded(F.rms_norm(h, width, self._norm, self.eps))
 
     @torch.inference_mode()
     def logits(self, hidden: Tensor) -> Tensor:
@@ -103,31 +105,32 @@ class LlamaForward:
         """Attention [B, T, heads, size] of several new tokens a row."""
         grouped = self.heads != self.kv_heads
         if step.fresh:
+            k, v = step.padded(k), step.padded(v)
             return F.scaled_dot_product_attention(
                 q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=grouped
             ).transpose(1, 2)
-        keys, values = cache.read(layer, step)
-        return F.scaled_dot_product_attention(
-            q.transpose(1, 2), keys, values, attn_mask=step.mask, enable_gqa=grouped
-        ).transpose(1, 2)
+        return self._attend(q.transpose(1, 2), layer, step, cache, grouped=grouped).transpose(1, 2)
 
     def _decode(self, layer: int, step: Step, cache: KVCache, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention [B, kv heads, group, size] of one new token a row: the heads that share a key are its queries."""
-        B = len(step.indices)
-        q = q.reshape(B, self.kv_heads, self.heads // self.kv_heads, self.size)
-        low, high = step.span
-        if not B < high - low <= _GATHER_COST * B:
+        q = q.reshape(len(step.indices), self.kv_heads, self.heads // self.kv_heads, self.size)
+        return self._attend(q, layer, step, cache)
+
+    def _attend(self, q: Tensor, layer: int, step: Step, cache: KVCache, *, grouped: bool = False) -> Tensor:
+        """Attention of q [B, heads, queries, size] to what the step's slots hold."""
+        B, (low, high) = len(q), step.span
+        if step.ids.shape[1] > _FEW or not B < high - low <= _GATHER_COST * B:
             keys, values = cache.read(layer, step)
-            return F.scaled_dot_product_attention(q, keys, values, attn_mask=step.mask)
+            return F.scaled_dot_product_attention(q, keys, values, attn_mask=step.mask, enable_gqa=grouped)
         # Rows that left the batch lie between: attending to their slots too is cheaper than copying the others.
         inside = step.slots - low
         spread = q.new_zeros(high - low, *q.shape[1:])
         spread[inside] = q
         keys, values = cache.keys[layer][low:high, :, : step.width], cache.values[layer][low:high, :, : step.width]
-        return F.scaled_dot_product_attention(spread, keys, values, attn_mask=step.spread_mask)[inside]
+        return F.scaled_dot_product_attention(spread, keys, values, attn_mask=step.spread_mask, enable_gqa=grouped)[inside]
 
     def _rotary(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [B, T, 1, size], the first half of the sines negated (for rotation by rolling)."""
+        """Cosines and sines [tokens, 1, size] without padding, the sines' first half negated (for rotation by rolling)."""
         longest = step.width + step.ids.shape[1]
         if len(self._cos) < longest:
             positions = torch.arange(longest * 2, device=self.base.device)[None]
@@ -135,7 +138,8 @@ class LlamaForward:
             cos, sin = self.base.backbone.rotary_emb(like, position_ids=positions)
             sin = torch.cat([-sin[..., : self.size // 2], sin[..., self.size // 2 :]], -1)
             self._cos, self._sin = cos[0], sin[0]
-        return self._cos[step.positions][:, :, None], self._sin[step.positions][:, :, None]
+        positions = step.packed(step.positions)
+        return self._cos[positions][:, None], self._sin[positions][:, None]
 
     def _lora(self, name: str | None) -> list[dict[str, Lora]]:
         """The adapter's published weights, fused; built once for each publication."""

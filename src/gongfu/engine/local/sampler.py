@@ -17,6 +17,7 @@ from gongfu.engine.local import choices
 from gongfu.engine.local.base import BaseModel
 from gongfu.engine.local.batching import micro_batches
 from gongfu.engine.local.cache import KVCache, Slot, common_prefix
+from gongfu.engine.local.drafts import Draft
 from gongfu.engine.local.draw import draw, generator
 from gongfu.engine.local.forward import Forward
 from gongfu.engine.local.step import Step, extend
@@ -42,6 +43,10 @@ class Path:
     choice: int | None = None
     choice_logprobs: tuple[float, ...] | None = None
     drawn_from: Choice | None = None
+    uniforms: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.draft = Draft(self.request.draft)
 
     @property
     def owner(self) -> tuple[str | None, str] | None:
@@ -54,6 +59,31 @@ class Path:
         """Tokens that the slot must hold at most."""
         new = len(self.tree.nodes) if self.tree is not None else self.request.max_tokens
         return len(self.request.prompt) + new
+
+    def uniform(self, number: int) -> float:
+        """The random number that draws token `number` of the response."""
+        while len(self.uniforms) <= number:
+            self.uniforms.append(self.random.random())
+        return self.uniforms[number]
+
+    def guess(self) -> list[int]:
+        """Tokens that may come next, one fewer than the response has room for: behind them another one is drawn."""
+        return list(self.draft.guess(self.request.max_tokens - len(self.tokens) - 1))
+
+    def take(self, drawn: Sequence[tuple[int, float]], guess: Sequence[int], stop_ids: frozenset[int]) -> bool:
+        """Add tokens drawn one after the other, up to the first that is not as guessed; whether the response goes on."""
+        for (token, logprob), expected in zip(drawn, [*guess, None], strict=True):
+            self.tokens.append(token)
+            self.logprobs.append(logprob)
+            self.draft.follow(token)
+            if token in (self.request.stop or stop_ids):
+                self.stop = "stop"
+                return False
+            if len(self.tokens) == self.request.max_tokens:
+                return False
+            if token != expected:
+                break
+        return True
 
     def sample(self, version: int) -> Sample:
         return Sample(
@@ -213,28 +243,29 @@ class Sampler:
         self.stats["sample_padded_tokens"] += step.ids.numel() - new
 
     def _generate(self, paths: Sequence[Path], adapter: str | None) -> None:
-        live = list(paths)
-        logits = self.forward.logits(self.prefill(live, adapter))
+        """Each pass computes a row's last token and the tokens guessed to follow it, and draws behind every one of them."""
+        live: list[tuple[Path, list[int]]] = [(path, []) for path in paths]
+        states = self.prefill(paths, adapter)
         while True:
-            tokens, logprobs = draw(
-                logits, [path.request.temperature for path in live], [path.random.random() for path in live]
-            )
-            going: list[tuple[Path, int]] = []
-            for path, token, logprob in zip(live, tokens, logprobs, strict=True):
-                path.tokens.append(token)
-                path.logprobs.append(logprob)
-                if token in (path.request.stop or self.stop_ids):
-                    path.stop = "stop"
-                elif len(path.tokens) < path.request.max_tokens:
-                    going.append((path, token))
-            self.stats["sampled_tokens"] += len(live)
+            places = [(path, len(path.tokens) + i) for path, guess in live for i in range(1 + len(guess))]
+            heat, uniforms = [path.request.temperature for path, _ in places], [path.uniform(i) for path, i in places]
+            drawn = list(zip(*draw(self.forward.logits(states), heat, uniforms), strict=True))
+            going: list[Path] = []
+            for path, guess in live:
+                known, mine, drawn = len(path.tokens), drawn[: 1 + len(guess)], drawn[1 + len(guess) :]
+                if path.take(mine, guess, self.stop_ids):
+                    going.append(path)
+                right = len(path.tokens) - known - 1
+                path.slot.tokens += guess[:right]  # what is stored behind them is overwritten
+                self.stats["sampled_tokens"] += right + 1
+                self.stats["drafted_tokens"] += len(guess)
+                self.stats["draft_hits"] += right
             if not going:
                 return
-            live = [path for path, _ in going]
-            rows = [(path.slot.index, len(path.slot.tokens), (token,)) for path, token in going]
+            live = [(path, path.guess()) for path in going]
+            rows = [(path.slot.index, len(path.slot.tokens), (path.tokens[-1], *guess)) for path, guess in live]
             step = extend(rows, dtype=self.base.dtype, device=self.base.device)
-            hidden = self.forward.hidden(step, self.cache, adapter)
-            for path, token in going:
-                path.slot.tokens.append(token)
+            states = step.packed(self.forward.hidden(step, self.cache, adapter))
+            for path in going:
+                path.slot.tokens.append(path.tokens[-1])
             self.count(step)
-            logits = self.forward.logits(hidden[:, 0])

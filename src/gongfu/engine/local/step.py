@@ -63,6 +63,19 @@ class Step:
         counts = torch.tensor(self.counts, device=self.ids.device)
         return (torch.arange(T, device=self.ids.device) < counts[:, None]).flatten().nonzero()[:, 0]
 
+    def packed(self, x: Tensor) -> Tensor:
+        """[B, T, ...] -> [tokens, ...] without padding."""
+        x = x.flatten(0, 1)
+        return x if self.real is None else x[self.real]
+
+    def padded(self, x: Tensor) -> Tensor:
+        """[tokens, ...] -> [B, T, ...] with zeros for padding."""
+        if self.real is None:
+            return x.view(*self.ids.shape, *x.shape[1:])
+        whole = x.new_zeros(self.ids.numel(), *x.shape[1:])
+        whole[self.real] = x
+        return whole.view(*self.ids.shape, *x.shape[1:])
+
     @cached_property
     def targets(self) -> tuple[Tensor, Tensor]:
         """Slot index and place of each real token, flat."""

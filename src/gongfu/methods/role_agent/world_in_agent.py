@@ -17,7 +17,7 @@ from gongfu.core.seeds import seed_for
 from gongfu.credit.similarity import similarity
 from gongfu.engine.protocol import Engine, Sample, SampleRequest
 from gongfu.rollout.collector import wait
-from gongfu.rollout.context import TextRules, conversation_gap, reminder
+from gongfu.rollout.context import TextRules, conversation_gap, reminder, without_reminder
 
 Predictions = Mapping[str, Sequence[Sequence[str]]]
 """Trajectory id -> for each turn the predicted observations 1, 2, ... steps ahead; "" = no prediction that could be read."""
@@ -62,7 +62,7 @@ class WorldInAgent:
         Only observations that the episode had are asked for: none beyond its end. Depends on seed, step and episodes only.
         """
         asked = [
-            _Asked(t, number, self._start(t, number), min(self.horizon, len(t.turns) - number))
+            _Asked(t, number, self._start(t, number), _followed(t)[number : number + self.horizon])
             for t in trajectories
             for number in range(len(t.turns))
         ]
@@ -92,28 +92,37 @@ class WorldInAgent:
         """One question for all steps ahead."""
         before, after = conversation_gap(self.engine.tokenizer, self.system)
         for one in asked:
-            one.ids += self.engine.tokenizer.encode(before + _question(one.ahead) + after)
+            one.ids += self.engine.tokenizer.encode(before + _question(len(one.real)) + after)
+            blocks = (f'<predict h="{h}">{text}</predict>' for h, text in enumerate(one.real, 1))
+            one.draft = self._encoded("\n".join(blocks))
         for one, answer in zip(asked, self._sample(asked, "predict", step), strict=True):
             text = "" if answer is None else self._text(answer)
-            one.texts = _read(text, one.ahead)
+            one.texts = _read(text, len(one.real))
 
     def _go_on(self, asked: Sequence[_Asked], step: int) -> None:
         """The model plays on by itself: it writes the environment's message, then its own next action, and so on."""
         before, after = conversation_gap(self.engine.tokenizer, self.system)
         encode = self.engine.tokenizer.encode
         for h in range(self.horizon):
-            live = [one for one in asked if one.ahead > h]
+            live = [one for one in asked if len(one.real) > h]
             if h:
                 for one in live:
                     one.ids += encode(after)
+                    call = one.trajectory.turns[one.number + h].call
+                    one.draft = call.response if call else ()
                 for one, answer in zip(live, self._sample(live, f"act {h}", step), strict=True):
                     one.ids += self._closed(answer)
             for one in live:
                 one.ids += encode(before)
+                rest = f"\n{reminder(one.trajectory.task)}" if self.rules.remind else ""
+                one.draft = self._encoded(one.real[h] + rest)
             for one, answer in zip(live, self._sample(live, f"predict {h}", step), strict=True):
                 text = "" if answer is None else self._text(answer)
-                one.texts.append(_without(text, "\n" + reminder(one.trajectory.task)))
+                one.texts.append(without_reminder(text) if self.rules.remind else text)
                 one.ids += encode(text)
+
+    def _encoded(self, text: str) -> tuple[int, ...]:
+        return (*self.engine.tokenizer.encode(text), *self.engine.tokenizer.stop_ids[:1])
 
     def _closed(self, answer: Sample | None) -> tuple[int, ...]:
         stop = self.engine.tokenizer.stop_ids
@@ -128,9 +137,10 @@ class WorldInAgent:
                 seed=seed_for(
                     self.seed, purpose=f"world in agent/{purpose}", step=step, task=f"{one.trajectory.id}/{one.number}"
                 ),
-                max_tokens=self.settings.max_response * (one.ahead if self.settings.mode == "ask" else 1),
+                max_tokens=self.settings.max_response * (len(one.real) if self.settings.mode == "ask" else 1),
                 temperature=self.settings.temperature,
                 session=one.trajectory.id if self.rules.context == "append" else None,
+                draft=one.draft,
             )
             for one in asked
         ]
@@ -153,8 +163,10 @@ class _Asked:
     trajectory: Trajectory
     number: int
     ids: list[int]
-    ahead: int
-    """Steps that are predicted."""
+    real: Sequence[str]
+    """What came in the steps that are predicted."""
+    draft: tuple[int, ...] = ()
+    """Of the next answer: what really came, which only makes it sooner."""
     texts: list[str] = field(default_factory=list)
 
 
@@ -168,13 +180,14 @@ def _read(text: str, ahead: int) -> list[str]:
     return [blocks.get(h, "") for h in range(1, ahead + 1)]
 
 
-def _without(text: str, tail: str) -> str:
-    return text.removesuffix(tail).rstrip()
+def _followed(trajectory: Trajectory) -> list[str]:
+    """What each turn was followed by."""
+    return [*(turn.observation for turn in trajectory.turns[1:]), trajectory.final_observation]
 
 
 def similarities(trajectory: Trajectory, predicted: Sequence[Sequence[str]]) -> list[list[float]]:
     """r_{t,h} for every turn and step ahead; 0 for a prediction that is missing."""
-    seen = [turn.observation for turn in trajectory.turns[1:]] + [trajectory.final_observation]
+    seen = _followed(trajectory)
     return [
         [similarity(text, real) if text else 0.0 for text, real in zip(texts, seen[number:], strict=False)]
         for number, texts in enumerate(predicted)
