@@ -164,6 +164,17 @@ class Talks(LocalEngine):
         return await super().sample([replace(r, stop=(0,)) for r in requests])
 
 
+class Repeats(LocalEngine):
+    """Says what was only a draft."""
+
+    async def sample(self, requests):
+        found = await super().sample(requests)
+        for request, answer in zip(requests, found, strict=True):
+            if request.draft:
+                answer[0] = replace(answer[0], tokens=request.draft, logprobs=(-1.0,) * len(request.draft))
+        return found
+
+
 class MisremembersChoices(LocalEngine):
     async def sample(self, requests):
         found = await super().sample(requests)
@@ -220,6 +231,7 @@ BREACHES = [
     (NeverPublishes, "stale", ""),
     (PublishesAtOnce, "stale", ""),
     (Talks, "requests", "stop token"),
+    (Repeats, "requests", "with a draft"),
     (MisremembersChoices, "choices", "as a generated one"),
     (Tangled, "overlap", "other tokens"),
     (HalfLoads, "save", "the next step"),
