@@ -30,6 +30,7 @@ _PROJECTIONS = {
 _GATHER_COST = 2.5
 """Copying the keys and values of a row costs about this many times as much as attending to it with a few tokens."""
 _FEW = 16
+"""New tokens a row up to which that holds: with more, attending for nothing costs more than the copy."""
 
 Lora = tuple[Tensor, Tensor] | None
 

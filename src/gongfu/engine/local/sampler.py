@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -249,11 +250,11 @@ class Sampler:
         while True:
             places = [(path, len(path.tokens) + i) for path, guess in live for i in range(1 + len(guess))]
             heat, uniforms = [path.request.temperature for path, _ in places], [path.uniform(i) for path, i in places]
-            drawn = list(zip(*draw(self.forward.logits(states), heat, uniforms), strict=True))
+            drawn = zip(*draw(self.forward.logits(states), heat, uniforms), strict=True)
             going: list[Path] = []
             for path, guess in live:
-                known, mine, drawn = len(path.tokens), drawn[: 1 + len(guess)], drawn[1 + len(guess) :]
-                if path.take(mine, guess, self.stop_ids):
+                known = len(path.tokens)
+                if path.take(list(islice(drawn, 1 + len(guess))), guess, self.stop_ids):
                     going.append(path)
                 right = len(path.tokens) - known - 1
                 path.slot.tokens += guess[:right]  # what is stored behind them is overwritten
