@@ -11,6 +11,7 @@ from collections.abc import Sequence
 _FIRST, _MOST = 2, 8
 """Tokens guessed at once: at first, and after guesses that were right."""
 _NEAR = 8
+"""Places away at which a single token still says where the response goes on."""
 
 
 class Draft:
@@ -30,13 +31,12 @@ class Draft:
         """The next tokens, at most `room`."""
         return self.like[self.at : self.at + min(self.size, room)]
 
-    def follow(self, token: int) -> bool:
-        """The response went on with this token: was it the one expected?"""
+    def follow(self, token: int) -> None:
+        """The response went on with this token."""
         expected = self.at < len(self.like) and self.like[self.at] == token
         self.at = self.at + 1 if expected else self._after(token)
         self.size = min(2 * self.size, _MOST) if expected else _FIRST
         self._last = token
-        return expected
 
     def _after(self, token: int) -> int:
         """Where it goes on after an unexpected token: behind the nearest place that reads so, else as if one was exchanged."""
