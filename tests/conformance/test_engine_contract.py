@@ -175,6 +175,13 @@ class Repeats(LocalEngine):
         return found
 
 
+class Hasty(LocalEngine):
+    """Ends at the first of several tokens."""
+
+    async def sample(self, requests):
+        return await super().sample([replace(r, stop=r.until[:1] or r.stop, until=()) for r in requests])
+
+
 class MisremembersChoices(LocalEngine):
     async def sample(self, requests):
         found = await super().sample(requests)
@@ -232,6 +239,7 @@ BREACHES = [
     (PublishesAtOnce, "stale", ""),
     (Talks, "requests", "stop token"),
     (Repeats, "requests", "with a draft"),
+    (Hasty, "requests", "changed what is read"),
     (MisremembersChoices, "choices", "as a generated one"),
     (Tangled, "overlap", "other tokens"),
     (HalfLoads, "save", "the next step"),

@@ -255,6 +255,19 @@ def test_a_draft_makes_answers_sooner_and_no_other(engines, which, temperature):
             assert sample.logprobs == pytest.approx(rescore(engine, request, sample), abs=BOUND)
 
 
+@pytest.mark.parametrize("drafted", [False, True])
+def test_a_response_ends_behind_the_last_tokens_that_are_read(engines, drafted):
+    engine = engines[0]
+    plain = [SampleRequest(prompt(i, 9), "actor", seed=i, max_tokens=12, stop=(999,), session=f"u{i}") for i in range(4)]
+    said = [answer.tokens for (answer,) in ask(engine, plain)]
+    asked = [dataclasses.replace(r, until=t[4:6], draft=t if drafted else ()) for r, t in zip(plain, said, strict=True)]
+    for (sample,), tokens, request in zip(ask(engine, asked), said, asked, strict=True):
+        end = next(i for i in range(2, 13) if tokens[i - 2 : i] == request.until)
+        assert (sample.tokens, sample.stop) == (tokens[:end], "stop")
+    lone = dataclasses.replace(plain[0], until=(said[0][3], 998))
+    assert ask(engine, [lone])[0][0].tokens == said[0], "half of it is no end"
+
+
 def test_stop_tokens_lengths_and_versions(engines):
     engine = engines[0]
     free = ask(engine, [SampleRequest(prompt(2, 10), "actor", seed=5, max_tokens=10, stop=(999,))])[0][0]

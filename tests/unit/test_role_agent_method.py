@@ -20,6 +20,7 @@ from gongfu.methods.actions import action_part
 from gongfu.methods.role_agent.agent_in_world import AgentInWorld, parse_reflection
 from gongfu.methods.role_agent.curriculum import Failure, FailureCurriculum
 from gongfu.methods.role_agent.world_in_agent import Predictions, _read, similarities
+from gongfu.rollout.context import reminder
 from gongfu.rollout.tasks import TaskSampler
 from gongfu.run.build import build_collector, build_engine, build_method, build_runner, build_suite
 from toy import TOY_RECIPE, ToySuite, tiny_agent
@@ -140,6 +141,30 @@ def test_a_reminder_of_another_task_is_no_part_of_a_prediction(folder, tmp_path)
     played = method.step(0).trajectories
     method.world._text = lambda answer: "It is dark.\nYour task is to: dance."
     assert {texts for turns in method.world.predict(played, 0).values() for texts in turns} == {("It is dark.",)}
+
+
+def test_the_second_step_is_foreseen_with_the_episodes_own_task_in_mind(folder, tmp_path):
+    method = make(
+        folder, tmp_path, "--rollout.remind=true", "--method.prediction.mode=continue", "--method.prediction.horizon=0.67"
+    )
+    played = method.step(0).trajectories
+    method.world._text = lambda answer: "It is dark.\nYour task is to: dance."
+    sample, asked = method.engine.sample, []
+
+    def listen(requests):
+        asked.extend(requests)
+        return sample(requests)
+
+    method.engine.sample = listen
+    method.world.predict(played, 0)
+    tokenizer = method.engine.tokenizer
+    predictions = [r for r in asked if r.until]
+    assert predictions and all(tokenizer.decode(r.until) == "\nYour task is to:" for r in predictions)
+    prompts = [tokenizer.decode(r.prompt) for r in asked]
+    ends = {f"It is dark.\n{reminder(t.task)}" for t in played}
+    later = [text for text in prompts if "It is dark." in text]
+    assert len(later) == 2 * sum(len(t.turns) - 1 for t in played), "an action and a prediction for every second step"
+    assert all(any(end in text for end in ends) for text in later) and not any("dance" in text for text in prompts)
 
 
 def test_blocks_are_read_by_their_number():

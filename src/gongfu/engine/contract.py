@@ -30,7 +30,7 @@ RULES = {
     "sampler": "the sampler's log-probs are the scorer's, at the request's temperature",
     "seed": "the same request gives the same response",
     "stale": "what was trained reaches the sampler at sync and not before, with a version that rises",
-    "requests": "n samples, stop tokens, greedy answers and sessions are as asked for, and a draft changes no answer",
+    "requests": "n samples, stop tokens, greedy answers, sessions as asked; a draft or `until` changes nothing that is read",
     "choices": "a chosen response has the log-probs that the scorer gives it among its list, and alone if it says those",
     "overlap": "what is sampled while another thread trains is what is sampled at rest",
     "save": "after load everything goes on as after save: log-probs, samples, version, and the next optimiser step",
@@ -219,6 +219,9 @@ class Contract:
         self.expect(stopped.tokens == (stop,) and stopped.stop == "stop", "requests", f"went on after a stop token: {stopped}")
         (drafted,) = self.sample([replace(asked, temperature=0.0, draft=greedy.tokens[:2] + asked.prompt[:2])])
         self.expect(drafted.tokens == greedy.tokens, "requests", "answers otherwise with a draft")
+        (read,) = self.sample([replace(asked, temperature=0.0, until=greedy.tokens[:2])])
+        whole = len(read.tokens) >= min(2, len(greedy.tokens)) and greedy.tokens[: len(read.tokens)] == read.tokens
+        self.expect(whole, "requests", f"`until` changed what is read: {read.tokens} for {greedy.tokens}")
         session = replace(asked, temperature=0.0, session="check")
         (first,) = self.sample([session])
         self.train(self.rows(4, "session"), role)

@@ -85,6 +85,8 @@ class SampleRequest:
     choices: tuple[tuple[int, ...], ...] | None = None
     draft: tuple[int, ...] = ()
     """Tokens that the response may be like. A help, not a wish: an engine may use them to answer sooner, never otherwise."""
+    until: tuple[int, ...] = ()
+    """Tokens behind which nothing is read: an engine may end a response that ends with them, and need not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from gongfu.envs.protocol import Observation
 from gongfu.rollout.actions import ActionFormat, instruction
 
 _FIRST, _ANSWER, _NEXT = "\u27e8first\u27e9", "\u27e8answer\u27e9", "\u27e8next\u27e9"
-_REMINDER = "Your task is to: "
+REMINDER = "Your task is to:"
+"""How every reminder begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Context:
 
 
 def reminder(task: Task) -> str:
-    return f"{_REMINDER}{task.goal}."
+    return f"{REMINDER} {task.goal}."
 
 
 def without_reminder(text: str) -> str:
@@ -114,7 +115,7 @@ def without_reminder(text: str) -> str:
     >>> without_reminder("The fridge 1 is closed.\\nYour task is to: wash a mug.")
     'The fridge 1 is closed.'
     """
-    return f"\n{text}".partition(f"\n{_REMINDER}")[0].strip()
+    return f"\n{text}".partition(f"\n{REMINDER}")[0].strip()
 
 
 def _messages(system: str | None, *turns: str) -> list[dict[str, str]]:

@@ -77,7 +77,7 @@ class Path:
             self.tokens.append(token)
             self.logprobs.append(logprob)
             self.draft.follow(token)
-            if token in (self.request.stop or stop_ids):
+            if token in (self.request.stop or stop_ids) or self._all_read():
                 self.stop = "stop"
                 return False
             if len(self.tokens) == self.request.max_tokens:
@@ -85,6 +85,10 @@ class Path:
             if token != expected:
                 break
         return True
+
+    def _all_read(self) -> bool:
+        until = self.request.until
+        return bool(until) and tuple(self.tokens[-len(until) :]) == until
 
     def sample(self, version: int) -> Sample:
         return Sample(

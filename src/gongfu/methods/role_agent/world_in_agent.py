@@ -17,7 +17,7 @@ from gongfu.core.seeds import seed_for
 from gongfu.credit.similarity import similarity
 from gongfu.engine.protocol import Engine, Sample, SampleRequest
 from gongfu.rollout.collector import wait
-from gongfu.rollout.context import TextRules, conversation_gap, reminder, without_reminder
+from gongfu.rollout.context import REMINDER, TextRules, conversation_gap, reminder, without_reminder
 
 Predictions = Mapping[str, Sequence[Sequence[str]]]
 """Trajectory id -> for each turn the predicted observations 1, 2, ... steps ahead; "" = no prediction that could be read."""
@@ -94,7 +94,7 @@ class WorldInAgent:
         for one in asked:
             one.ids += self.engine.tokenizer.encode(before + _question(len(one.real)) + after)
             blocks = (f'<predict h="{h}">{text}</predict>' for h, text in enumerate(one.real, 1))
-            one.draft = self._encoded("\n".join(blocks))
+            one.draft = (*self.engine.tokenizer.encode("\n".join(blocks)), *self.engine.tokenizer.stop_ids[:1])
         for one, answer in zip(asked, self._sample(asked, "predict", step), strict=True):
             text = "" if answer is None else self._text(answer)
             one.texts = _read(text, len(one.real))
@@ -103,6 +103,7 @@ class WorldInAgent:
         """The model plays on by itself: it writes the environment's message, then its own next action, and so on."""
         before, after = conversation_gap(self.engine.tokenizer, self.system)
         encode = self.engine.tokenizer.encode
+        until = tuple(encode(f"\n{REMINDER}")) if self.rules.remind else ()
         for h in range(self.horizon):
             live = [one for one in asked if len(one.real) > h]
             if h:
@@ -114,22 +115,20 @@ class WorldInAgent:
                     one.ids += self._closed(answer)
             for one in live:
                 one.ids += encode(before)
-                rest = f"\n{reminder(one.trajectory.task)}" if self.rules.remind else ""
-                one.draft = self._encoded(one.real[h] + rest)
-            for one, answer in zip(live, self._sample(live, f"predict {h}", step), strict=True):
+                one.draft = (*encode(one.real[h]), *(until or self.engine.tokenizer.stop_ids[:1]))
+            for one, answer in zip(live, self._sample(live, f"predict {h}", step, until), strict=True):
                 text = "" if answer is None else self._text(answer)
                 one.texts.append(without_reminder(text) if self.rules.remind else text)
-                one.ids += encode(text)
-
-    def _encoded(self, text: str) -> tuple[int, ...]:
-        return (*self.engine.tokenizer.encode(text), *self.engine.tokenizer.stop_ids[:1])
+                # What it reminds of is known: the next step is foreseen with the episode's own task in mind.
+                rest = f"\n{reminder(one.trajectory.task)}" if self.rules.remind else ""
+                one.ids += encode(one.texts[-1] + rest)
 
     def _closed(self, answer: Sample | None) -> tuple[int, ...]:
         stop = self.engine.tokenizer.stop_ids
         tokens = answer.tokens if answer else ()
         return tokens if tokens and tokens[-1] in stop else (*tokens, stop[0])
 
-    def _sample(self, asked: Sequence[_Asked], purpose: str, step: int) -> list[Sample | None]:
+    def _sample(self, asked: Sequence[_Asked], purpose: str, step: int, until: tuple[int, ...] = ()) -> list[Sample | None]:
         requests = [
             SampleRequest(
                 prompt=tuple(one.ids),
@@ -141,6 +140,7 @@ class WorldInAgent:
                 temperature=self.settings.temperature,
                 session=one.trajectory.id if self.rules.context == "append" else None,
                 draft=one.draft,
+                until=until,
             )
             for one in asked
         ]
