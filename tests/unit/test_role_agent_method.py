@@ -136,6 +136,25 @@ def test_what_really_came_is_a_draft_that_changes_no_prediction(folder, tmp_path
     assert all(any(said in text for text in texts) for said in seen)
 
 
+def test_greedy_predictions_of_one_prompt_are_asked_for_once(folder, tmp_path):
+    method = make(folder, tmp_path, "--method.prediction.temperature=0", "--method.prediction.horizon=0.67")
+    (one, *_, other) = method.step(0).trajectories
+    played = [one, replace(one, id="again"), other]
+    sample, asked = method.engine.sample, []
+
+    def listen(requests):
+        asked.extend(requests)
+        return sample(requests)
+
+    method.engine.sample = listen
+    greedy = method.world.predict(played, 0)
+    assert greedy["again"] == greedy[one.id] and len(asked) == len({r.prompt for r in asked})
+    few = len(asked)
+    method.world.settings = method.world.settings.model_copy(update={"temperature": 1.0})
+    method.world.predict(played, 0)
+    assert len(asked) - few == 3 * 3 + 2 * 2 * 3, "the draws of two episodes are two"
+
+
 def test_a_reminder_of_another_task_is_no_part_of_a_prediction(folder, tmp_path):
     method = make(folder, tmp_path, "--rollout.remind=true", "--method.prediction.mode=continue")
     played = method.step(0).trajectories

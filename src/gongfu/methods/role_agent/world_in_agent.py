@@ -129,6 +129,12 @@ class WorldInAgent:
         return tokens if tokens and tokens[-1] in stop else (*tokens, stop[0])
 
     def _sample(self, asked: Sequence[_Asked], purpose: str, step: int, until: tuple[int, ...] = ()) -> list[Sample | None]:
+        # A greedy answer follows from its prompt: episodes of a task that began alike share it.
+        drawn = self.settings.temperature > 0
+        first: dict[tuple[int, ...] | int, _Asked] = {}
+        keys = [i if drawn else tuple(one.ids) for i, one in enumerate(asked)]
+        for key, one in zip(keys, asked, strict=True):
+            first.setdefault(key, one)
         requests = [
             SampleRequest(
                 prompt=tuple(one.ids),
@@ -142,10 +148,10 @@ class WorldInAgent:
                 draft=one.draft,
                 until=until,
             )
-            for one in asked
+            for one in first.values()
         ]
-        answers = wait(self.engine.sample(requests)) if requests else []
-        found = [None if isinstance(answer, EngineError) else answer[0] for answer in answers]
+        answers = dict(zip(first, wait(self.engine.sample(requests)) if requests else [], strict=True))
+        found = [None if isinstance(answer := answers[key], EngineError) else answer[0] for key in keys]
         self.unanswered += sum(answer is None for answer in found)
         self.cut += sum(answer is not None and answer.stop == "length" for answer in found)
         return found
