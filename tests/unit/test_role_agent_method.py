@@ -186,6 +186,15 @@ def test_the_second_step_is_foreseen_with_the_episodes_own_task_in_mind(folder, 
     assert all(any(end in text for end in ends) for text in later) and not any("dance" in text for text in prompts)
 
 
+def test_how_well_the_last_step_is_foreseen_is_told_apart(folder, tmp_path):
+    """Where the end is foreseen worse than the steps before it, putting it off pays."""
+    method = make(folder, tmp_path)
+    method.world.predict = lambda played, step: {t.id: [*[("",)] * (len(t.turns) - 1), (t.final_observation,)] for t in played}
+    metrics = method.step(0).metrics
+    assert metrics["prediction/factor_last"] == 2.0
+    assert metrics["prediction/factor"] == pytest.approx(4 / 3), "the last of three turns"
+
+
 def test_blocks_are_read_by_their_number():
     assert _read('<predict h="2">later</predict> <predict h="1"> soon </predict>', 3) == ["soon", "later", ""]
     assert _read("soon", 1) == [""]

@@ -25,7 +25,9 @@ class PredictionConfig(Section):
     """Episodes that predictions are made for. A failed one earns nothing from them: "successes" trains the same and costs less,
     "all" shows how prediction and outcome go together."""
     weight: float = Field(default=1.0, gt=0)
-    """Of the prediction reward in 1 + weight R_pre."""
+    """Of the prediction reward in 1 + weight R_pre. Of a state's actions it favours the one whose outcome is foreseen best:
+    where the end is foreseen worse than other steps (`prediction/factor_last` below `prediction/factor`), putting it off
+    pays, less so with a low `method.gamma`."""
     scales: Literal["returns", "reward"] = "returns"
     """returns: the discounted return of every step by its own predictions. reward: the final reward by the last step's (public
     code), so that prediction counts in the episode term too."""

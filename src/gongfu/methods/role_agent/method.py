@@ -99,6 +99,7 @@ class RoleAgent:
             "prediction/unanswered": float(self.world.unanswered),
             "prediction/similarity": fmean(values) if values else 0.0,
             "prediction/factor": fmean(f for row in scale.values() for f in row) if scale else 1.0,
+            "prediction/factor_last": fmean(row[-1] for row in scale.values()) if scale else 1.0,
             **_by_outcome(asked, alike),
         }
 
