@@ -2,9 +2,9 @@
 
 Arms: `grpo`, `gigpo` and `role-agent`, the latter two with (`-std`) and without a deviation in the denominator; Role-Agent
 without its predictions (`no-wia`), without its failure curriculum (`no-aiw`), and with longer horizons (`h10`, `h20`: shares
-of the longest episode). `oracle`: no predictions, and failures are read as they really were, which nano cannot: what the failure
-curriculum could be worth. All play the same number of episodes. `difference`: success less that of grpo on the same tasks,
-averaged over seeds, with a paired bootstrap over tasks.
+of the longest episode). `oracle`: no predictions, and failures are read as they really were, which nano cannot: what the
+failure curriculum could be worth. All play the same number of episodes. `difference`: success less that of grpo on the same
+tasks, averaged over seeds, with a paired bootstrap over tasks.
 
 Held out are new homes of the families that training shows, or other products of the kinds that it asks for ("seen"), and homes
 of other families, other kinds of products ("unseen": nano-webshop knows few of their ids and can hardly buy them).
