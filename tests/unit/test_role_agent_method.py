@@ -179,11 +179,12 @@ def test_the_second_step_is_foreseen_with_the_episodes_own_task_in_mind(folder, 
     tokenizer = method.engine.tokenizer
     predictions = [r for r in asked if r.until]
     assert predictions and all(tokenizer.decode(r.until) == "\nYour task is to:" for r in predictions)
-    prompts = [tokenizer.decode(r.prompt) for r in asked]
-    ends = {f"It is dark.\n{reminder(t.task)}" for t in played}
-    later = [text for text in prompts if "It is dark." in text]
+    own = {t.id: f"It is dark.\n{reminder(t.task)}" for t in played}
+    prompts = [(tokenizer.decode(r.prompt), own[r.session]) for r in asked]
+    later = [(text, end) for text, end in prompts if "It is dark." in text]
+    assert len(set(own.values())) > 1
     assert len(later) == 2 * sum(len(t.turns) - 1 for t in played), "an action and a prediction for every second step"
-    assert all(any(end in text for end in ends) for text in later) and not any("dance" in text for text in prompts)
+    assert all(end in text for text, end in later) and not any("dance" in text for text, _ in prompts)
 
 
 def test_how_well_the_last_step_is_foreseen_is_told_apart(folder, tmp_path):
