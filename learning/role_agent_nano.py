@@ -3,8 +3,8 @@
 Arms: `grpo`, `gigpo` and `role-agent`, the latter two with (`-std`) and without a deviation in the denominator; Role-Agent
 without its predictions (`no-wia`), without its failure curriculum (`no-aiw`), and with longer horizons (`h10`, `h20`: shares
 of the longest episode). `oracle`: no predictions, and failures are read as they really were, which nano cannot: what the
-failure curriculum could be worth. All play the same number of episodes. `difference`: success less that of grpo on the same
-tasks, averaged over seeds, with a paired bootstrap over tasks.
+failure curriculum could be worth. All play the same number of episodes. `differences`: success less that of grpo, gigpo-std
+and gigpo on the same tasks, averaged over seeds, with a paired bootstrap over tasks.
 
 Held out are new homes of the families that training shows, or other products of the kinds that it asks for ("seen"), and homes
 of other families, other kinds of products ("unseen": nano-webshop knows few of their ids and can hardly buy them).
@@ -42,6 +42,8 @@ ARMS: dict[str, tuple[str, list[str]]] = {
     "h20": ("role_agent", ["--method.prediction.horizon=0.2"]),
 }
 """Folder of the recipe, and what is changed."""
+BASES = ("grpo", "gigpo-std", "gigpo")
+"""With what an arm is compared, where the call has both."""
 STEPS = 30
 SUITES: dict[str, list[str]] = {"household": ["--suite.max-steps=20"], "webshop": []}
 """Household: 20 turns, so that the paper's shares of the horizon are 1, 2 and 4 steps. A visit to the shop has 10 turns."""
@@ -99,7 +101,7 @@ def study(suite: str, options: argparse.Namespace, finished: FinishedRuns, *, fu
     return {
         arm: {
             "mean": mean_shares(won[arm]),
-            "difference": {} if arm == "grpo" else differences(won[arm], won["grpo"], names=("without",)),
+            "differences": {b: differences(won[arm], won[b], names=("without",)) for b in BASES if b in won and b != arm},
             "seeds": [{"seed": s, **shares(r.won), "commit": r.commit} for s, r in zip(options.seeds, runs[arm], strict=True)],
             "step_s": round(median(s for m in metrics[arm] for s in step_seconds(m)), 2),
             "over_training": {name: thirds(metrics[arm], name) for name in WATCHED},
