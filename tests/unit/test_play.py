@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import pty
 from dataclasses import replace
 
 import pytest
@@ -104,6 +106,20 @@ def test_q_and_the_end_of_the_input_leave_the_episode(play, lines):
 def test_an_action_that_reads_like_a_number_or_q_is_the_action(monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n2\n3\nq\n"))
     assert [typed(Observation("", actions)) for actions in [("0", "1"), ("0", "1"), None, ("q",)]] == ["1", "1", "3", "q"]
+
+
+def test_a_person_at_a_terminal_is_asked_for_each_line(play, monkeypatch, capsys):
+    asked = "action (number, text, or q to leave): "
+    _, piped, _ = play(TOY, lines=["q"])
+    assert asked not in piped
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "wb", buffering=0) as person, os.fdopen(theirs) as terminal:
+        monkeypatch.setattr("sys.stdin", terminal)
+        person.write(b"\n9\n2\n")
+        assert typed(Observation("", ("yes", "no"))) == "no"
+    assert capsys.readouterr().out == (
+        f"  1. yes\n  2. no\n{asked}{asked}there are 2 actions; type the number of one, an action as text, or q\n{asked}"
+    )
 
 
 def test_the_expert_plays_every_turn(play):
