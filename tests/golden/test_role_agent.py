@@ -7,19 +7,18 @@ from math import sqrt
 import pytest
 
 from gongfu.config.role_agent import PredictionConfig
-from gongfu.credit.advantages import step_returns
 from gongfu.credit.gigpo import gigpo
 from gongfu.methods.role_agent.world_in_agent import factors, horizon_of, prediction_rewards
 
 GAMMA = 0.95
 
 
-def test_the_prediction_reward_multiplies_the_discounted_return():
-    """gamma .95, two steps ahead, alike .6 and .5: R_pre = .6 + .95 * .5; R_task = 9.5."""
+def test_the_prediction_reward_is_discounted_over_the_steps_ahead():
+    """gamma .95, two steps ahead, alike .6 and .5: R_pre = .6 + .95 * .5. What it multiplies: test_returns.py."""
     (r_pre,) = prediction_rewards([[0.6, 0.5]], GAMMA)
     assert r_pre == pytest.approx(1.075)
     (factor,) = factors([[0.6, 0.5]], PredictionConfig(), GAMMA)
-    assert 9.5 * factor == pytest.approx(19.7125)
+    assert factor == pytest.approx(2.075)
 
 
 def test_the_public_code_scales_the_reward_by_a_fifth_of_the_last_likeness():
@@ -65,7 +64,3 @@ def test_a_deviation_blows_small_differences_in_prediction_up():
     )
     assert float(found[0][0]) == pytest.approx(-3.5 / sqrt(6), abs=1e-6)
     assert float(found[-1][0]) == pytest.approx(3.5 / sqrt(6), abs=1e-6)
-
-
-def test_a_failed_episode_earns_nothing_by_prediction():
-    assert step_returns([0.0, 0.0], GAMMA)[0] * factors([[1.0], [1.0]], PredictionConfig(), GAMMA)[0] == 0.0

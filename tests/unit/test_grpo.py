@@ -13,9 +13,10 @@ from gongfu.config.update import KLConfig
 from gongfu.core.errors import EngineError, EnvError
 from gongfu.engine.protocol import Capability, OptimParams
 from gongfu.envs.runner import InlineRunner
-from gongfu.methods.actions import action_part, returns_of
+from gongfu.methods.actions import action_part, anchors_of, group_metrics
 from gongfu.methods.base import Schedule
 from gongfu.methods.grpo import GRPO, _live, _trimmed
+from gongfu.methods.returns import returns_of
 from gongfu.methods.stale import corrected
 from gongfu.methods.update import token_rows
 from gongfu.rollout.collector import Collector, lost
@@ -93,8 +94,27 @@ def test_flat_groups_are_left_out_and_counted(folder, tmp_path):
 
     dead = zero_variance([returns_of(t, method.settings) for t in flat], [t.group for t in flat])
     assert dead[:4].all()
-    kept = {e.row.meta["trajectory"] for e in action_part(flat, method.settings, method.engine).examples}
+    part = action_part(flat, method.settings, method.engine, anchors=anchors_of(flat, method.settings))
+    kept = {e.row.meta["trajectory"] for e in part.examples}
     assert kept and not kept & {t.id for t in flat[:4]}
+
+
+def test_flat_groups_are_left_out_with_a_kl_unless_their_steps_are_compared_with_others(folder, tmp_path):
+    from gongfu.config.role_agent import RoleAgentConfig
+
+    method = make(folder, tmp_path)
+    played = method.collector.collect(method.actor, method.tasks.draw(0, 2), group_size=4)
+    flat = [dataclasses.replace(t, score=float(t.task.id == played[0].task.id)) for t in played]
+    kl = {"kl": {"coefficient": 0.01}, "std": "none"}
+
+    def kept(**settings):
+        s = RoleAgentConfig(**kl, prediction={"horizon": 0.0}, **settings)
+        return action_part(flat, s, method.engine, anchors=anchors_of(flat, s))
+
+    assert RoleAgentConfig().anchor_scope == "batch"
+    assert kept(advantage="grpo", gamma=1.0) is None
+    assert kept(advantage="gigpo", anchor_scope="group", gamma=1.0) is None
+    assert {e.row.meta["trajectory"] for e in kept(advantage="gigpo").examples} == {t.id for t in flat}
 
 
 def test_lost_episodes_are_left_out(folder, tmp_path):
@@ -130,7 +150,8 @@ def test_a_wrong_format_earns_its_own_score_and_an_invalid_action_no_praise(fold
     assert returns_of(best, settings) == pytest.approx([-0.1, 0.9, 1.0])
 
     def praise(settings):
-        rows = [e for e in action_part(group, settings, method.engine).examples if e.row.meta["trajectory"] == best.id]
+        part = action_part(group, settings, method.engine, anchors=anchors_of(group, settings))
+        rows = [e for e in part.examples if e.row.meta["trajectory"] == best.id]
         values = dict(zip([i for i, m in enumerate(rows[0].row.mask) if m], rows[0].advantages, strict=True))
         return [values[start] for _, start, _ in rows[0].row.meta["spans"]]
 
@@ -206,7 +227,7 @@ def test_an_older_policy_is_made_up_for_by_truncated_ratios(folder, tmp_path):
     """By hand: of two tokens that were sampled with exp(-1) and exp(-3) of today's probability, one is cut off at 2."""
     method = make(folder, tmp_path)
     batch = [t for t in method.collector.collect(method.actor, method.tasks.draw(0, 3), group_size=4) if t.turns]
-    example = action_part(batch, method.settings, method.engine).examples[0]
+    example = action_part(batch, method.settings, method.engine, anchors=anchors_of(batch, method.settings)).examples[0]
     now = [float(v) for v in method.engine.logprobs([example.row], adapter=ACTOR)[0]]
     gaps = [0.5, 3.0, *[0.0] * (len(now) - 2)]
     old = dataclasses.replace(
@@ -280,8 +301,6 @@ def test_warmup_scales_the_first_steps(folder, tmp_path):
 
 
 def test_gigpo_compares_states_and_not_only_texts():
-    from gongfu.methods.actions import anchors_of, group_metrics
-
     def episode(number, success, *steps):
         played = rollout(number, success, "; ".join("go" for _ in steps))
         turns = [dataclasses.replace(t, observation=seen, actions=a) for t, (seen, a) in zip(played.turns, steps, strict=True)]
@@ -300,7 +319,8 @@ def test_gigpo_compares_states_and_not_only_texts():
     assert state[0][0] != state[1][0]
     alike = cells(anchor_similarity=0.9)
     assert alike[0] == alike[1]
-    assert group_metrics(batch, GRPOConfig(advantage="gigpo"))["train/anchor_shared_steps"] == 0.5
+    settings = GRPOConfig(advantage="gigpo")
+    assert group_metrics(batch, settings, anchors_of(batch, settings))["train/anchor_shared_steps"] == 0.5
 
 
 class Scripted:

@@ -16,7 +16,7 @@ from gongfu.config.schema import Recipe
 from gongfu.core.errors import ConfigError
 from gongfu.core.records import Task, Trajectory
 from gongfu.engine.protocol import Sample
-from gongfu.methods.actions import action_part
+from gongfu.methods.actions import action_part, anchors_of
 from gongfu.methods.role_agent.agent_in_world import AgentInWorld, parse_reflection
 from gongfu.methods.role_agent.curriculum import Failure, FailureCurriculum
 from gongfu.methods.role_agent.world_in_agent import Predictions, _read, similarities
@@ -424,7 +424,7 @@ def test_a_scaled_reward_reaches_the_episode_term_and_scaled_returns_do_not(fold
     scale = {t.id: [1.0 + 0.5 * (i % 2)] * len(t.turns) for i, t in enumerate(batch)}
 
     def advantages(**given):
-        part = action_part(batch, method.settings, method.engine, **given)
+        part = action_part(batch, method.settings, method.engine, anchors=anchors_of(batch, method.settings), **given)
         return {e.row.id: e.advantages for e in part.examples}
 
     assert advantages() == advantages(factors=scale), "the step term, which they scale, has the weight 0"

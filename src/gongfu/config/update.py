@@ -26,6 +26,9 @@ class UpdateConfig(Section):
     """Discount of step returns; 1 = every step is paid the episode's score. GiGPO discounts its step term only."""
     invalid_penalty: float = Field(default=0.0, ge=0)
     """Taken off the return of every step whose action was invalid."""
+    invalid: Literal["inadmissible", "malformed"] = "inadmissible"
+    """What `invalid_penalty` and `cap_invalid` call invalid. inadmissible: an action that is not in the list of actions, or has a
+    wrong format. malformed: a wrong format only (the public code of GiGPO)."""
     format_score: float | None = None
     """Return of a step whose answer had a wrong format, in place of all it would have earned; None = as `invalid_penalty`."""
     cap_invalid: bool = False
@@ -99,6 +102,11 @@ class ActionConfig(UpdateConfig):
     """GiGPO: how alike the texts of two steps must be to be one state; 1 = equal."""
     statistics: Literal["trajectory", "step"] = "trajectory"
     """Unit over which group mean and deviation are taken: each episode once, or once per step it took."""
+    rewards: Literal["score", "steps"] = "score"
+    """What an episode earns: its score at the end, or what the environment paid with each step (Sokoban, Gymnasium)."""
+    penalties: Literal["local", "discounted"] = "local"
+    """Penalties and `format_score` count for their own step (taken off after discounting), or are rewards like others, so that
+    they reach the steps before, too (before discounting)."""
 
     @model_validator(mode="after")
     def _fits(self) -> ActionConfig:
@@ -115,9 +123,12 @@ class ActionConfig(UpdateConfig):
             raise ValueError(f'{", ".join(changed)}: of GiGPO only; set advantage = "gigpo", or {drop_hint("advantage")}')
         if self.advantage == "gigpo" and not (self.step_weight or self.episode_weight):
             raise ValueError("step_weight and episode_weight are both 0: every advantage would be 0")
-        if self.shaped and self.advantage == "reinforce++":
+        if (self.shaped or self.rewards == "steps") and self.advantage == "reinforce++":
             raise ValueError(
-                "gamma, invalid_penalty, format_score, cap_invalid and overlong are not used by reinforce++; leave them out, "
-                'or set gamma = 1, invalid_penalty = 0, format_score = "none", cap_invalid = false and overlong_to = 0'
+                "gamma, invalid_penalty, format_score, cap_invalid, overlong and rewards are not used by reinforce++; leave "
+                'them out, or set gamma = 1, invalid_penalty = 0, format_score = "none", cap_invalid = false, '
+                'overlong_to = 0 and rewards = "score"'
             )
+        if self.penalties == "discounted" and not (self.invalid_penalty or self.overlong_to or self.format_score is not None):
+            raise ValueError('penalties = "discounted" does nothing without invalid_penalty, format_score or overlong_to')
         return self

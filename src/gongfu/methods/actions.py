@@ -7,16 +7,17 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 
 from gongfu.config.update import ActionConfig, UpdateConfig
-from gongfu.core.records import Trajectory, Turn
+from gongfu.core.records import Trajectory
 from gongfu.credit import advantages as estimators
 from gongfu.credit.batch import Example
 from gongfu.credit.gigpo import anchor_groups, gigpo, merge_similar
 from gongfu.credit.losses import PolicyLossConfig
 from gongfu.engine.protocol import Engine
+from gongfu.methods.returns import Factors, episode_returns, is_valid, returns_of
 from gongfu.methods.update import Actions, TokenRow, token_rows
 
-Factors = Mapping[str, Sequence[float]]
-"""Trajectory id -> what the discounted score of each step is multiplied by; 1 for trajectories that are left out."""
+Anchors = Sequence[Sequence[Hashable]]
+"""The state of every step of every trajectory, as GiGPO compares them."""
 
 
 def action_part(
@@ -24,15 +25,16 @@ def action_part(
     settings: ActionConfig,
     engine: Engine,
     *,
+    anchors: Anchors,
     factors: Factors | None = None,
     episode_factors: Factors | None = None,
     component: str = "actor",
 ) -> Actions | None:
     """What the actions of a batch teach; None when every advantage is zero and no KL is in the loss.
 
-    `factors` scale the returns of steps, `episode_factors` GiGPO's episode term.
+    `anchors` are those of `anchors_of`; `factors` scale the returns of steps, `episode_factors` GiGPO's episode term.
     """
-    examples = _examples(batch, settings, engine, factors or {}, episode_factors or {}, component)
+    examples = _examples(batch, settings, engine, anchors, factors or {}, episode_factors or {}, component)
     return Actions(examples, policy_config(settings)) if examples else None
 
 
@@ -55,18 +57,22 @@ def _examples(
     batch: Sequence[Trajectory],
     s: ActionConfig,
     engine: Engine,
+    anchors: Anchors,
     factors: Factors,
     episode_factors: Factors,
     component: str,
 ) -> list[Example]:
-    """Training rows with their token advantages. A flat group teaches nothing and is left out, KL included."""
+    """Training rows with their token advantages. A flat group teaches nothing and is left out, KL included.
+
+    Not where its steps are compared with those of other groups.
+    """
     rows = {t.id: token_rows(t) for t in batch}
     needs_reference = s.kl.coefficient > 0
-    whole_batch = s.advantage == "reinforce++" or s.anchor_scope == "batch"
+    whole_batch = s.advantage == "reinforce++" or (s.advantage == "gigpo" and s.anchor_scope == "batch")
     flat = flat_groups(batch, s, factors)
     kept = [t for t, dead in zip(batch, flat, strict=True) if whole_batch or not dead]
     reference = reference_logprobs(engine, [r for t in kept for r in rows[t.id]]) if needs_reference else {}
-    paid = _token_advantages(batch, rows, reference, s, factors, episode_factors)
+    paid = _token_advantages(batch, rows, reference, s, anchors, factors, episode_factors)
     in_loss = needs_reference and s.kl.place == "loss"
     examples = []
     for trajectory in kept:
@@ -87,13 +93,14 @@ def _token_advantages(
     rows: Mapping[str, list[TokenRow]],
     reference: Mapping[str, tuple[float, ...]],
     s: ActionConfig,
+    anchors: Anchors,
     factors: Factors,
     episode_factors: Factors,
 ) -> dict[str, tuple[float, ...]]:
     """One advantage for each scored token of every row, by row id."""
     if s.advantage == "reinforce++":
         return _reinforce_plus_plus(batch, rows, reference, s)
-    returns = [returns_of(t, s, factors=factors) for t in batch]
+    returns = [returns_of(t, s, factors) for t in batch]
     groups = [t.group for t in batch]
     match s.advantage:
         case "grpo":
@@ -106,11 +113,11 @@ def _token_advantages(
             counts = [_tokens_per_turn(t, rows[t.id]) for t in batch]
             steps = estimators.reinforce_plus_plus_baseline(returns, groups, tokens=counts, statistics=s.statistics)
         case "gigpo":
-            episodes = [returns_of(t, s, gamma=1.0, factors=episode_factors) for t in batch]
+            episodes = [episode_returns(t, s, episode_factors) for t in batch]
             steps = gigpo(
                 episodes,
                 returns,
-                anchors_of(batch, s),
+                anchors,
                 groups,
                 omega=s.step_weight,
                 alpha=s.episode_weight,
@@ -119,13 +126,13 @@ def _token_advantages(
                 statistics=s.statistics,
             )
     if s.cap_invalid:
-        valid = [np.array([turn.validity.ok for turn in t.turns]) for t in batch]
+        valid = [np.array([is_valid(turn, s) for turn in t.turns]) for t in batch]
         steps = [np.where(ok, values, np.minimum(values, 0.0)) for ok, values in zip(valid, steps, strict=True)]
     return {r.row.id: tuple(float(steps[i][turn]) for turn in r.turns) for i, t in enumerate(batch) for r in rows[t.id]}
 
 
-def anchors_of(batch: Sequence[Trajectory], s: ActionConfig) -> Sequence[Sequence[Hashable]]:
-    """The state of every step, as GiGPO compares them."""
+def anchors_of(batch: Sequence[Trajectory], s: ActionConfig) -> Anchors:
+    """The state of every step by the settings. Once a step: similar texts of many episodes take their time to be found."""
     states: list[list[Hashable]] = [[turn.observation for turn in t.turns] for t in batch]
     if s.anchor_similarity < 1:
         texts = [[turn.observation for turn in t.turns] for t in batch]
@@ -141,48 +148,6 @@ def anchors_of(batch: Sequence[Trajectory], s: ActionConfig) -> Sequence[Sequenc
 def scopes_of(batch: Sequence[Trajectory], s: ActionConfig) -> list[str]:
     """Within what each trajectory's states are compared."""
     return [t.group if s.anchor_scope == "group" else "batch" for t in batch]
-
-
-def returns_of(
-    trajectory: Trajectory, settings: ActionConfig, gamma: float | None = None, factors: Factors | None = None
-) -> list[float]:
-    """Return of every step: the discounted score at the end (by `settings.gamma`) times the step's factor, less the
-    penalties of its own action."""
-    gamma = settings.gamma if gamma is None else gamma
-    last = len(trajectory.turns) - 1
-    times = (factors or {}).get(trajectory.id, (1.0,) * (last + 1))
-    returns = []
-    for i, turn in enumerate(trajectory.turns):
-        if settings.format_score is not None and not turn.validity.format:
-            returns.append(settings.format_score)
-        else:
-            penalty = (0.0 if turn.validity.ok else settings.invalid_penalty) + _overlong(turn, settings)
-            returns.append(trajectory.score * gamma ** (last - i) * times[i] - penalty)
-    return returns
-
-
-def rewards_of(trajectory: Trajectory, settings: UpdateConfig) -> list[float]:
-    """Reward of every step: the episode's score with the last one, less the penalties of its own action.
-
-    With a wrong format and `format_score`, that stands in place of what the step itself is paid.
-    """
-    last = len(trajectory.turns) - 1
-    rewards = []
-    for i, turn in enumerate(trajectory.turns):
-        earned = trajectory.score if i == last else 0.0
-        if settings.format_score is not None and not turn.validity.format:
-            rewards.append(settings.format_score)
-        else:
-            rewards.append(earned - (0.0 if turn.validity.ok else settings.invalid_penalty) - _overlong(turn, settings))
-    return rewards
-
-
-def _overlong(turn: Turn, settings: UpdateConfig) -> float:
-    """DAPO's soft punishment of a response (arXiv 2503.14476 eq. 13): 0 up to `overlong_from` tokens, 1 at `overlong_to`."""
-    if not settings.overlong_to or turn.call is None:
-        return 0.0
-    over = (len(turn.call.response) - settings.overlong_from) / (settings.overlong_to - settings.overlong_from)
-    return min(max(over, 0.0), 1.0)
 
 
 def _reinforce_plus_plus(
@@ -213,7 +178,9 @@ def _tokens_per_turn(trajectory: Trajectory, rows: Sequence[TokenRow]) -> list[i
     return counts
 
 
-def group_metrics(batch: Sequence[Trajectory], settings: ActionConfig, factors: Factors | None = None) -> dict[str, float]:
+def group_metrics(
+    batch: Sequence[Trajectory], settings: ActionConfig, anchors: Anchors, factors: Factors | None = None
+) -> dict[str, float]:
     """How many groups could teach, and why the others could not."""
     scores: dict[str, list[float]] = {}
     dead: set[str] = set()
@@ -226,14 +193,14 @@ def group_metrics(batch: Sequence[Trajectory], settings: ActionConfig, factors: 
         "train/zero_variance_groups": float(len(dead)),
         "train/all_fail_groups": float(sum(max(s) == 0 for s in scores.values())),
         "train/all_pass_groups": float(sum(min(s) == 1 for s in scores.values())),
-        **(_anchor_metrics(batch, settings) if settings.advantage == "gigpo" else {}),
+        **(_anchor_metrics(batch, settings, anchors) if settings.advantage == "gigpo" else {}),
     }
 
 
-def _anchor_metrics(batch: Sequence[Trajectory], settings: ActionConfig) -> dict[str, float]:
+def _anchor_metrics(batch: Sequence[Trajectory], settings: ActionConfig, anchors: Anchors) -> dict[str, float]:
     """How much GiGPO's step term had to compare."""
     scopes, lengths = scopes_of(batch, settings), [len(t.turns) for t in batch]
-    sizes = [len(cell) for cell in anchor_groups(anchors_of(batch, settings), scopes, lengths)]
+    sizes = [len(cell) for cell in anchor_groups(anchors, scopes, lengths)]
     shared = sum(size for size in sizes if size > 1)
     return {
         "train/anchor_groups": float(len(sizes)),
@@ -246,4 +213,4 @@ def flat_groups(batch: Sequence[Trajectory], settings: ActionConfig, factors: Fa
     """For each trajectory whether all returns of its group are equal."""
     if not batch:
         return np.zeros(0, bool)
-    return estimators.zero_variance([returns_of(t, settings, factors=factors) for t in batch], [t.group for t in batch])
+    return estimators.zero_variance([returns_of(t, settings, factors) for t in batch], [t.group for t in batch])

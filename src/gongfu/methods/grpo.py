@@ -19,7 +19,7 @@ from gongfu.config.methods import GRPOConfig
 from gongfu.core.records import Trajectory
 from gongfu.core.seeds import rng_for, seed_for
 from gongfu.engine.protocol import Capability, Engine, OptimParams
-from gongfu.methods.actions import action_part, group_metrics
+from gongfu.methods.actions import action_part, anchors_of, group_metrics
 from gongfu.methods.base import Schedule, StepReport
 from gongfu.methods.stale import corrected, version_lag
 from gongfu.methods.update import update
@@ -84,12 +84,14 @@ class GRPO:
         started = time.perf_counter()
         played = rollouts.trajectories
         batch = [t for t in played if not lost(t) and t.turns]
-        metrics = {**rollout_metrics(played), **group_metrics(batch, s)}
+        anchors = anchors_of(batch, s)
+        metrics = {**rollout_metrics(played), **group_metrics(batch, s, anchors)}
         if s.dynamic_rounds:
             batch = _trimmed(batch, s.tasks)
+            anchors = anchors_of(batch, s)
             metrics["train/dynamic_rounds"] = float(rollouts.rounds)
         metrics["train/version_lag"] = float(version_lag(batch, self.engine.version, most=int(s.one_step_off)))
-        actions = action_part(batch, s, self.engine)
+        actions = action_part(batch, s, self.engine, anchors=anchors)
         if actions and s.one_step_off:
             examples, found = corrected(
                 actions.examples, self.engine, adapter=self.adapter, cap=s.importance_cap, max_gap=s.max_gap

@@ -24,8 +24,9 @@ from gongfu.credit.advantages import whiten
 from gongfu.credit.batch import Example
 from gongfu.credit.gae import ValueLoss, explained_variance, gae
 from gongfu.engine.protocol import Engine, LossFn, OptimParams, Tokenizer
-from gongfu.methods.actions import policy_config, reference_logprobs, rewards_of
+from gongfu.methods.actions import policy_config, reference_logprobs
 from gongfu.methods.base import Schedule, StepReport
+from gongfu.methods.returns import is_valid, rewards_of
 from gongfu.methods.update import Actions, token_rows, update
 from gongfu.rollout.actor import Actor
 from gongfu.rollout.collector import Collector, lost
@@ -102,7 +103,7 @@ class PPO:
         counts = [[sum(turn == i for r in tokens[t.id] for turn in r.turns) for i in range(len(t.turns))] for t in batch]
         advantages = whiten([list(a) for a in credit], epsilon=1e-8, counts=counts)
         if s.cap_invalid:
-            valid = [np.array([turn.validity.ok for turn in t.turns]) for t in batch]
+            valid = [np.array([is_valid(turn, s) for turn in t.turns]) for t in batch]
             advantages = [np.where(ok, a, np.minimum(a, 0.0)) for ok, a in zip(valid, advantages, strict=True)]
         in_loss = s.kl.coefficient > 0
         reference = reference_logprobs(self.engine, [r for t in batch for r in tokens[t.id]]) if in_loss else {}

@@ -16,8 +16,9 @@ from gongfu.config.role_agent import RoleAgentConfig
 from gongfu.core.records import Task, Trajectory
 from gongfu.core.seeds import rng_for
 from gongfu.engine.protocol import Engine, OptimParams
-from gongfu.methods.actions import Factors, action_part, group_metrics
+from gongfu.methods.actions import action_part, anchors_of, group_metrics
 from gongfu.methods.base import Schedule, StepReport
+from gongfu.methods.returns import Factors
 from gongfu.methods.role_agent.agent_in_world import AgentInWorld
 from gongfu.methods.role_agent.curriculum import FailureCurriculum
 from gongfu.methods.role_agent.world_in_agent import WorldInAgent, factors, similarities
@@ -59,9 +60,10 @@ class RoleAgent:
         clock.append(time.perf_counter())
         metrics |= self._look_back(batch, k)
         clock.append(time.perf_counter())
-        metrics |= {**rollout_metrics(played), **group_metrics(batch, s, scale), **_draws(tasks, replaced)}
+        anchors = anchors_of(batch, s)
+        metrics |= {**rollout_metrics(played), **group_metrics(batch, s, anchors, scale), **_draws(tasks, replaced)}
         whole = scale if s.prediction.scales == "reward" else {}
-        actions = action_part(batch, s, self.engine, factors=scale, episode_factors=whole)
+        actions = action_part(batch, s, self.engine, anchors=anchors, factors=scale, episode_factors=whole)
         if actions:
             metrics |= update(
                 self.engine,

@@ -17,7 +17,7 @@ from gongfu.config.uniskill import UniSkillConfig
 from gongfu.core.records import Task, Trajectory
 from gongfu.core.seeds import rng_for
 from gongfu.engine.protocol import Engine, OptimParams
-from gongfu.methods.actions import action_part, group_metrics
+from gongfu.methods.actions import action_part, anchors_of, group_metrics
 from gongfu.methods.base import Schedule, StepReport
 from gongfu.methods.uniskill.conformal import Calibration
 from gongfu.methods.uniskill.critics import Critic
@@ -181,9 +181,10 @@ class UniSkill:
     def _learn(self, batch: Sequence[Trajectory], judged: Sequence[Judged], k: int) -> dict[str, float]:
         """Joint optimiser steps on actions and proposals."""
         s = self.settings
-        metrics = group_metrics(batch, s)
+        anchors = anchors_of(batch, s)
+        metrics = group_metrics(batch, s, anchors)
         parts: list[Part] = []
-        if s.train_actor and (actions := action_part(batch, s, self.engine)):
+        if s.train_actor and (actions := action_part(batch, s, self.engine, anchors=anchors)):
             parts.append(actions)
         late, found = self.delayed.due(k) if self.delayed else ([], {})
         metrics |= found
