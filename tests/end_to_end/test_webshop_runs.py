@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from gongfu.config.load import load
+from gongfu.config.schema import Recipe
+from gongfu.envs.webshop import WebShopSuite
 from gongfu.run.folder import read_metrics
 from support import tiny_model
 from webshop_records import write_files
@@ -57,6 +61,19 @@ def test_the_7b_recipes_run_with_a_tiny_model_of_the_same_family(method, tmp_pat
     run("train", *words, f"--run.folder={tmp_path}", "--run.name=dry")
     steps = [m for m in read_metrics(tmp_path / "dry" / "metrics.jsonl") if m["phase"] == "train"]
     assert len(steps) == 2 and all(m["rollout/episodes"] == 8 for m in steps)
+
+
+def test_role_agent_has_room_to_predict_a_page():
+    recipe = load(Recipe, files=[ROOT / "recipes" / "role_agent" / "webshop-qwen2.5-1.5b.toml"]).config
+    suite = WebShopSuite(products=96, sizes={"train": 5})
+    pages = []
+    for task in suite.tasks("train"):
+        env, expert = suite.make(task), suite.expert(task, random.Random(0))
+        seen = env.reset()
+        for _ in range(3):
+            seen = env.step(expert.act(seen)).observation
+            pages.append(seen.text)
+    assert max(map(len, pages)) < 3 * recipe.method.prediction.max_response
 
 
 def test_a_cold_start_imitates_the_scripted_buyer(tmp_path):

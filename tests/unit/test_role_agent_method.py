@@ -199,6 +199,7 @@ def test_how_well_the_last_step_is_foreseen_is_told_apart(folder, tmp_path):
 def test_blocks_are_read_by_their_number():
     assert _read('<predict h="2">later</predict> <predict h="1"> soon </predict>', 3) == ["soon", "later", ""]
     assert _read("soon", 1) == [""]
+    assert _read('<predict h="1">soon</predict><predict h="2">lat', 2) == ["soon", "lat"], "cut by the length limit"
 
 
 def test_predicting_for_successes_only_trains_the_same(folder, tmp_path):

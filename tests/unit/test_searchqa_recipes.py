@@ -24,7 +24,7 @@ from gongfu.run.demonstrations import demonstrate, texts
 from gongfu.run.preflight import preflight
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes" / "searchqa"
-NAMES = [f"{method}-qwen2.5-{size}" for method in ("grpo", "gigpo") for size in ("3b", "7b")]
+NAMES = [f"{method}-qwen2.5-{size}" for method in ("grpo", "gigpo") for size in ("3b", "7b")] + ["role-agent-qwen2.5-3b"]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,9 @@ def test_the_papers_recipes_pass_the_check(name: str, folder: Path) -> None:
     said = "\n".join(preflight(recipe))
     assert f"model Qwen/Qwen2.5-{name[-2]}B-Instruct" in said
     assert "256 tasks x 5 rollouts = 1280 episodes of at most 4 turns" in said and "0 admissible actions" in said
-    assert recipe.run.name.startswith(name.split("-")[0]) and recipe.method.advantage == name.split("-")[0]
+    assert recipe.run.name.startswith(name.split("-")[0])
+    assert recipe.method.name == "role_agent" or recipe.method.advantage == name.split("-")[0]
+    assert recipe.rollout.window == recipe.suite.max_steps == 4, "all turns are seen"
     assert isinstance(recipe.suite, SearchQAConfig) and recipe.suite.score == "em"
 
 

@@ -27,7 +27,7 @@ class UpdateConfig(Section):
     invalid_penalty: float = Field(default=0.0, ge=0)
     """Taken off the return of every step whose action was invalid."""
     invalid: Literal["inadmissible", "malformed"] = "inadmissible"
-    """What `invalid_penalty` and `cap_invalid` call invalid. inadmissible: an action that is not in the list of actions, or has a
+    """What `invalid_penalty` and `cap_invalid` call invalid. inadmissible: an action that is not in the list of actions, or a
     wrong format. malformed: a wrong format only (the public code of GiGPO)."""
     format_score: float | None = None
     """Return of a step whose answer had a wrong format, in place of all it would have earned; None = as `invalid_penalty`."""

@@ -26,7 +26,7 @@ _QUESTION = (
     "Before the environment answers: predict what you will observe after this action{more}. Write the text of the observation "
     "as the environment would{blocks}, and nothing else."
 )
-_BLOCK = re.compile(r'<predict h="(\d+)">(.*?)</predict>', re.DOTALL)
+_BLOCK = re.compile(r'<predict h="(\d+)">(.*?)(?:</predict>|\Z)', re.DOTALL)
 
 
 def horizon_of(settings: PredictionConfig, max_steps: int) -> int:
@@ -182,6 +182,7 @@ def _question(ahead: int) -> str:
 
 
 def _read(text: str, ahead: int) -> list[str]:
+    """The predictions by their numbers; the last one counts as far as it goes when the length limit cut it."""
     blocks = {int(h): found.strip() for h, found in _BLOCK.findall(text)}
     return [blocks.get(h, "") for h in range(1, ahead + 1)]
 
