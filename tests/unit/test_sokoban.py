@@ -57,7 +57,7 @@ def test_a_box_is_pushed_onto_a_target() -> None:
     assert env.step("right").observation.text == "#######\n#_@$._#\n#######"
     last = env.step(" RIGHT ")
     assert last.observation.text == "#######\n#__@*_#\n#######"
-    assert (last.terminated, last.outcome, last.score, last.reward) == (True, "success", 1.0, 1.0)
+    assert (last.terminated, last.outcome, last.score) == (True, "success", 1.0)
     with pytest.raises(EnvError, match="that is over"):
         env.step("left")
 
@@ -66,10 +66,21 @@ def test_what_cannot_be_done_changes_nothing() -> None:
     env = env_of(PAIR, max_steps=4)
     env.reset()
     for action in ("up", "right"):  # a wall; two boxes in a row
-        assert env.step(action) == Step(Observation(PAIR, tuple(MOVES)))
+        assert env.step(action) == Step(Observation(PAIR, tuple(MOVES)), reward=-0.1)
     assert env.step("jump").observation.text == f"Nothing happens.\n{PAIR}"
     last = env.step("up")
     assert (last.truncated, last.terminated, last.outcome, last.score) == (True, False, "failure", 0.0)
+
+
+def test_rewards_are_those_of_gym_sokoban() -> None:
+    """A step costs 0.1; a box onto its target earns 1 and off it costs 1; the last box earns 10 more."""
+    env = env_of("########\n#@$._$.#\n########")
+    env.reset()
+    moves = ("right", "right", "right", "jump")  # onto the target, past it, against the other box, nonsense
+    assert [env.step(move).reward for move in moves] == pytest.approx([0.9, -1.1, -0.1, -0.1])
+    env = env_of(HALL)
+    env.reset()
+    assert [env.step("right").reward for _ in range(2)] == pytest.approx([-0.1, 10.9])
 
 
 def test_the_player_on_a_target_and_a_box_that_is_pushed_off() -> None:

@@ -18,6 +18,7 @@ class SokobanEnv:
     An observation is the drawn room, so that equal states look equal. A push against a wall changes nothing; any other text
     than the four moves is answered by "Nothing happens." Every action is a step. Outcome "success" when all boxes are on
     targets; truncated after `max_steps` steps. `score="boxes"`: the share of boxes on targets at the end, in place of 1 or 0.
+    Rewards are gym-sokoban's: -0.1 a step, 1 for a box that comes onto a target, -1 for one that leaves it, 10 for the last.
     """
 
     def __init__(
@@ -43,22 +44,26 @@ class SokobanEnv:
             raise EnvError(f"cannot step a sokoban environment that is {self._phase}")
         move = action.strip().lower()
         known = move in MOVES
+        placed = self._placed()
         if known:
             self._state = self._room.moved(self._state, move)
         self._steps += 1
         seen = self._observe("" if known else f"{NOT_UNDERSTOOD}\n")
         solved = self._room.solved(self._state)
+        reward = -0.1 + self._placed() - placed + 10.0 * solved
         if not solved and self._steps < self._max_steps:
-            return Step(seen)
+            return Step(seen, reward)
         self._phase = "over"
-        score = (
-            len(self._state.boxes & self._room.targets) / len(self._state.boxes) if self._score == "boxes" else float(solved)
-        )
+        score = self._placed() / len(self._state.boxes) if self._score == "boxes" else float(solved)
         outcome = "success" if solved else "failure"
-        return Step(seen, reward=score, terminated=solved, truncated=not solved, outcome=outcome, score=score)
+        return Step(seen, reward, terminated=solved, truncated=not solved, outcome=outcome, score=score)
 
     def close(self) -> None:
         self._phase = "closed"
+
+    def _placed(self) -> int:
+        """Boxes on targets."""
+        return len(self._state.boxes & self._room.targets)
 
     def _observe(self, before: str) -> Observation:
         return Observation(before + self._room.drawn(self._state), tuple(MOVES), self._facts() if self._want_facts else None)
