@@ -403,6 +403,22 @@ def test_a_written_reflection_is_kept_whole_and_right_ones_are_counted(folder, t
     assert failures[1].mode == "" and metrics["failures/unreadable"] == 0.5 and metrics["failures/agreement"] == 0.5
 
 
+def test_the_written_step_of_no_return_is_compared_with_where_an_expert_could_not_help_any_more(folder, tmp_path):
+    """In the toy suite that is the first wrong pick."""
+    method = make(folder, tmp_path, "--method.failures.writer=tagged")
+    failed = [t for t in method.step(0).trajectories if not t.success][:3]
+    lost = [next(i for i, turn in enumerate(t.turns, 1) if turn.action != t.task.kind) for t in failed]
+    written = [
+        f"<reflection>\nfailure_mode: x\ncritical_step: step {n}\n</reflection>" for n in (lost[0], lost[1] + 1, lost[2] + 2)
+    ]
+    _, metrics = said(method, *written).read(failed, 0)
+    assert metrics["failures/critical_step"] == pytest.approx(sum(lost) / 3)
+    assert metrics["failures/critical_step_known"] == 1.0
+    assert metrics["failures/critical_step_agreement"] == pytest.approx(2 / 3)
+    chosen = make(folder, tmp_path / "chosen").step(0).metrics
+    assert "failures/critical_step" not in chosen, "nothing was written to compare it with"
+
+
 def test_a_mode_is_chosen_by_what_the_story_adds_and_not_by_the_length_of_its_name(folder, tmp_path):
     """The first name is likeliest, but no less so without a story; this story speaks for the second, that one for the third."""
     method = make(folder, tmp_path, "--method.failures.temperature=0")
@@ -417,6 +433,21 @@ def test_the_model_selects_by_number(folder, tmp_path):
     earlier = [failure(1), failure(2), failure(3)]
     answer = "<selected_tasks>\n3: alike\n1: alike too\n</selected_tasks>"
     assert [f.task for f in said(method, answer).select("lost", [failure(9)], earlier, 2)] == ["t3", "t1"]
+
+
+def test_the_model_selects_by_all_that_was_written(folder, tmp_path):
+    method = make(folder, tmp_path, "--method.failures.retrieval=model")
+    seen = []
+
+    class Reading(AgentInWorld):
+        def _sample(self, texts, purpose, step, names, choices=()):
+            seen.extend(texts)
+            return [None]
+
+    onlooker = Reading(**{f.name: getattr(method.onlooker, f.name) for f in dataclasses.fields(AgentInWorld)})
+    earlier = dataclasses.replace(failure(1), detail="it took\nthe wrong one", lesson="look twice")
+    onlooker.select("lost", [failure(9)], [earlier], 1)
+    assert ": it took the wrong one: look twice" in seen[0]
 
 
 def test_a_scaled_reward_reaches_the_episode_term_and_scaled_returns_do_not(folder, tmp_path):

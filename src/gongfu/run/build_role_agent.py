@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from gongfu.config.role_agent import RoleAgentConfig
@@ -9,6 +10,7 @@ from gongfu.config.schema import Recipe
 from gongfu.core.errors import ConfigError, TokenError
 from gongfu.engine.protocol import Engine
 from gongfu.envs.protocol import Suite
+from gongfu.envs.takeover import critical_step
 from gongfu.methods.role_agent.agent_in_world import AgentInWorld
 from gongfu.methods.role_agent.curriculum import FailureCurriculum
 from gongfu.methods.role_agent.method import RoleAgent
@@ -17,6 +19,7 @@ from gongfu.rollout.collector import Collector
 from gongfu.rollout.context import conversation_gap
 from gongfu.rollout.tasks import TaskSampler
 from gongfu.run.build import ACTOR, build_actor, optim_params, schedule
+from gongfu.run.demonstrations import expert_for
 
 
 def build_role_agent(recipe: Recipe, s: RoleAgentConfig, engine: Engine, collector: Collector, suite: Suite) -> RoleAgent:
@@ -44,7 +47,12 @@ def build_role_agent(recipe: Recipe, s: RoleAgentConfig, engine: Engine, collect
 
 
 def _onlooker(s: RoleAgentConfig, engine: Engine, suite: Any, seed: int) -> AgentInWorld:
-    return AgentInWorld(engine, ACTOR, s.failures, suite.failure_modes, seed, suite if hasattr(suite, "diagnose") else None)
+    point = None
+    if hasattr(suite, "expert"):
+        experts = expert_for(suite, seed)
+        point = partial(critical_step, suite, expert_of=lambda task: experts(task, 0))
+    diagnose = suite if hasattr(suite, "diagnose") else None
+    return AgentInWorld(engine, ACTOR, s.failures, suite.failure_modes, seed, diagnose, point)
 
 
 def _can_go_on(engine: Engine, system: str | None) -> None:

@@ -6,7 +6,7 @@ What is written steers which tasks are drawn; nothing here is trained (Role-Agen
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
 from typing import Protocol
@@ -73,6 +73,8 @@ class AgentInWorld:
     seed: int
     diagnose: Diagnoses | None = None
     """The suite, where it can tell failure modes itself."""
+    critical_step: Callable[[Trajectory], int | None] | None = None
+    """The step after which an expert could not have helped, where the suite has one; None = it cannot be told."""
 
     def read(self, failed: Sequence[Trajectory], step: int) -> tuple[list[Failure], dict[str, float]]:
         """A failure for every failed episode, and how often what was written can be read and is what the suite measures."""
@@ -103,6 +105,8 @@ class AgentInWorld:
             right = sum(r.mode == m for r, m in zip(written, measured, strict=True))
             metrics["failures/agreement"] = right / count
             metrics |= {f"failures/measured/{mode}": measured.count(mode) / count for mode in self.modes}
+        if self.critical_step and self.settings.writer == "tagged":
+            metrics |= _points(written, [self.critical_step(t) for t in failed])
         return failures, metrics
 
     def select(self, mode: str, now: Sequence[Failure], earlier: Sequence[Failure], most: int) -> list[Failure]:
@@ -113,8 +117,8 @@ class AgentInWorld:
         text = _SELECT.format(
             mode=mode,
             most=most,
-            now="\n".join(f"- {f.goal}: {f.query}" for f in now[-_SHOWN_NOW:]),
-            earlier="\n".join(f"{i}. {f.goal}: {f.mode}: {f.query}" for i, f in enumerate(earlier, 1)),
+            now="\n".join(f"- {_told(f)}" for f in now[-_SHOWN_NOW:]),
+            earlier="\n".join(f"{i}. {_told(f)}" for i, f in enumerate(earlier, 1)),
         )
         (answer,) = self._sample([text], "select", now[-1].step, [mode])
         return _one_a_task(_selected("" if answer is None else self._text(answer), earlier), most)
@@ -189,10 +193,27 @@ def parse_reflection(text: str, modes: Sequence[str]) -> Reflection:
     return Reflection(mode if mode in modes else "", *(found.get(name, "") for name in FIELDS[1:]))
 
 
+def _points(written: Sequence[Reflection], measured: Sequence[int | None]) -> dict[str, float]:
+    """How often the step of no return that was written is the measured one, give or take one."""
+    known = [(re.search(r"\d+", r.critical_step), step) for r, step in zip(written, measured, strict=True) if step is not None]
+    right = sum(said is not None and abs(int(said[0]) - step) <= 1 for said, step in known)
+    return {
+        "failures/critical_step": sum(step for _, step in known) / max(1, len(known)),
+        "failures/critical_step_known": len(known) / max(1, len(measured)),
+        "failures/critical_step_agreement": right / max(1, len(known)),
+    }
+
+
 def _selected(text: str, earlier: Sequence[Failure]) -> list[Failure]:
     block = _SELECTED.search(text)
     numbers = re.findall(r"^\s*(\d+)\s*[.:]", block[1], re.MULTILINE) if block else []
     return [earlier[int(n) - 1] for n in numbers if 1 <= int(n) <= len(earlier)]
+
+
+def _told(failure: Failure) -> str:
+    """A failure in one line: the task and what was written about it."""
+    parts = (failure.goal, failure.mode, failure.query, failure.detail, failure.lesson)
+    return ": ".join(" ".join(part.split()) for part in parts if part)
 
 
 def _one_a_task(failures: Sequence[Failure], most: int) -> list[Failure]:

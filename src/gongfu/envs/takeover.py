@@ -1,0 +1,53 @@
+"""Where an episode went out of reach: a scripted expert takes it over after ever more of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gongfu.core.errors import EnvError, TaskError
+from gongfu.core.records import Task, Trajectory
+from gongfu.envs.protocol import Expert, Suite, prepare
+
+
+def critical_step(suite: Suite, failed: Trajectory, expert_of: Callable[[Task], Expert]) -> int | None:
+    """Number, from 1, of the step after which the suite's expert succeeds no more within the suite's limit of steps.
+
+    Found by halving: what is lost stays lost. None where the expert does not even succeed from the start or cannot act, or
+    where the environment, played again, shows something else than it did.
+    """
+    prepare(suite)
+    fine, late = 0, len(failed.turns)
+    try:
+        if not _succeeds(suite, failed, fine, expert_of(failed.task)):
+            return None
+        while late - fine > 1:
+            middle = (fine + late) // 2
+            won = _succeeds(suite, failed, middle, expert_of(failed.task))
+            if won is None:
+                return None
+            fine, late = (middle, late) if won else (fine, middle)
+    except (TaskError, EnvError):
+        return None
+    return late
+
+
+def _succeeds(suite: Suite, episode: Trajectory, steps: int, expert: Expert) -> bool | None:
+    """Whether the expert wins after so many steps of the episode, which it has watched; None where those went otherwise."""
+    env = suite.make(episode.task)
+    try:
+        seen = env.reset()
+        for number in range(suite.max_steps):
+            if number < steps:
+                if seen.text != episode.turns[number].observation:
+                    return None
+                expert.act(seen)
+                action = episode.turns[number].action
+            else:
+                action = expert.act(seen)
+            step = env.step(action)
+            if step.terminated or step.truncated:
+                return step.outcome == "success"
+            seen = step.observation
+        return False
+    finally:
+        env.close()
