@@ -32,7 +32,7 @@ class Finished:
 
 
 class FinishedRuns:
-    """The lines of one file; of a run's metrics they keep those `watched`."""
+    """The lines of one file; of a run's metrics they keep those `watched`: names, or beginnings that end in a slash."""
 
     def __init__(self, path: Path, watched: Sequence[str]) -> None:
         self.path = path
@@ -69,7 +69,9 @@ class FinishedRuns:
         return [json.loads(line) for line in self.path.read_bytes().splitlines()] if self.path.exists() else []
 
     def _kept(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        families = tuple(name for name in self.watched if name.endswith("/"))
         kept = {name: metrics[name] for name in self.watched if name in metrics}
+        kept |= {name: value for name, value in metrics.items() if families and name.startswith(families)}
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in kept.items()}
 
 

@@ -182,3 +182,27 @@ def plot(curves: dict[str, list[tuple[int, float]]], title: str, path: Path, yla
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     plt.close(figure)
+
+
+def stacked(panels: Mapping[str, Mapping[str, Sequence[float]]], title: str, path: Path, *, window: int = 5) -> None:
+    """Shares over the steps, one panel an arm (arm -> name -> share in each step), as running means."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, row = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 4.6), dpi=140, sharey=True, squeeze=False)
+    names = sorted({name for shares in panels.values() for name in shares})
+    for axes, (arm, shares) in zip(row[0], panels.items(), strict=True):
+        length = max(map(len, shares.values()), default=0)
+        values = [shares.get(name, [0.0] * length) for name in names]
+        smooth = [[fmean(v[max(0, k + 1 - window) : k + 1]) for k in range(length)] for v in values]
+        axes.stackplot(range(1, length + 1), smooth, labels=[name.replace("_", " ") for name in names], alpha=0.8, lw=0)
+        axes.set(title=arm, xlabel="training step", ylim=(0, 1), xlim=(1, max(2, length)))
+    row[0][0].set_ylabel("share of the tasks drawn")
+    figure.suptitle(title)
+    figure.legend(*row[0][0].get_legend_handles_labels(), loc="lower center", ncols=3, frameon=False, fontsize=8)
+    figure.tight_layout(rect=(0, 0.1, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    plt.close(figure)

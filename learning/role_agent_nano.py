@@ -22,12 +22,13 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from _finished import Finished, FinishedRuns
-from _study import ROOT, Metrics, curves, differences, mean_shares, plot, recipe_of, record, shares, step_seconds
+from _study import ROOT, Metrics, curves, differences, mean_shares, plot, recipe_of, record, shares, stacked, step_seconds
 
 ARMS: dict[str, tuple[str, list[str]]] = {
     "grpo": ("grpo", []),
@@ -51,13 +52,15 @@ LEFT_OUT = {"webshop": ["h10", "oracle"]}
 """A tenth of 10 turns is one step ahead, as is a twentieth; and one suite is enough for the oracle."""
 TASKS = 150
 FINISHED = ROOT / "benchmarks" / "results" / "learn_role_agent_nano.runs.jsonl"
+DRAWN, STEERED = "tasks/", "tasks/from_failures"
+"""Metrics of which kinds of tasks a step drew, and of the share that failures chose."""
 WATCHED = (
     "rollout/turns",
     "rollout/truncated",
     "prediction/similarity",
     "prediction/factor",
     "prediction/factor_last",
-    "tasks/from_failures",
+    STEERED,
     "failures/agreement",
     "time/predict_s",
     "time/failures_s",
@@ -76,7 +79,7 @@ def main() -> None:
     options = parser.parse_args()
     whole = options.steps == STEPS and options.tasks == TASKS
     full = whole and set(options.seeds) >= {0, 1, 2} and set(options.suites) == set(SUITES) and set(options.arms) == set(ARMS)
-    finished = FinishedRuns(FINISHED if whole else options.runs / FINISHED.name, (*WATCHED, "success"))
+    finished = FinishedRuns(FINISHED if whole else options.runs / FINISHED.name, (*WATCHED, DRAWN, "success"))
     suites = {suite: study(suite, options, finished, full=full) for suite in options.suites}
     settings = {"tasks": options.tasks, "seeds": options.seeds, "steps": options.steps}
     record("learn_role_agent_nano", {"suites": suites, **settings}, full=full)
@@ -98,6 +101,9 @@ def study(suite: str, options: argparse.Namespace, finished: FinishedRuns, *, fu
     metrics = {arm: [run.metrics for run in runs[arm]] for arm in arms}
     folder = ROOT / "docs" / "plots" if full else options.runs
     plot(curves(metrics), f"GRPO, GiGPO and Role-Agent, {suite}, nano", folder / f"role_agent_{suite}_nano.png")
+    steered = {arm: drawn(metrics[arm]) for arm in ("no-aiw", "role-agent", "oracle") if arm in arms}
+    if any(len(kinds) > 1 for kinds in steered.values()):
+        stacked(steered, f"Kinds of tasks drawn, {suite}, nano", folder / f"role_agent_{suite}_draws.png")
     return {
         arm: {
             "mean": mean_shares(won[arm]),
@@ -105,6 +111,7 @@ def study(suite: str, options: argparse.Namespace, finished: FinishedRuns, *, fu
             "seeds": [{"seed": s, **shares(r.won), "commit": r.commit} for s, r in zip(options.seeds, runs[arm], strict=True)],
             "step_s": round(median(s for m in metrics[arm] for s in step_seconds(m)), 2),
             "over_training": {name: thirds(metrics[arm], name) for name in WATCHED},
+            "drawn": {kind: [round(v, 4) for v in in_thirds(values)] for kind, values in drawn(metrics[arm]).items()},
             "recipe": f"{ARMS[arm][0]}/{suite}-nano.toml",
             "settings": [*SUITES[suite], *ARMS[arm][1]],
         }
@@ -121,6 +128,22 @@ def thirds(runs: Sequence[Metrics], name: str) -> list[float]:
             if name in m:
                 values[3 * (m["step"] - 1) // len(steps)].append(m[name])
     return [round(fmean(values[third]), 4) for third in sorted(values)]
+
+
+def drawn(runs: Sequence[Metrics]) -> dict[str, list[float]]:
+    """Kind of task -> its share among those drawn in each step, the mean over seeds; empty where nothing steers."""
+    kinds: dict[str, list[float]] = {}
+    for metrics in runs:
+        steps = [m for m in metrics if m["phase"] == "train"]
+        for name in {name for m in steps for name in m if name.startswith(DRAWN) and name != STEERED}:
+            values = kinds.setdefault(name.removeprefix(DRAWN), [0.0] * len(steps))
+            kinds[name.removeprefix(DRAWN)] = [v + m.get(name, 0.0) / len(runs) for v, m in zip(values, steps, strict=True)]
+    return dict(sorted(kinds.items()))
+
+
+def in_thirds(values: Sequence[float]) -> list[float]:
+    cuts = [k * len(values) // 3 for k in range(4)]
+    return [fmean(values[a:b]) for a, b in pairwise(cuts) if a < b]
 
 
 if __name__ == "__main__":

@@ -25,10 +25,11 @@ def test_a_finished_run_needs_its_folder_no_more(tmp_path, monkeypatch):
 
     evaluated, evaluate = [], _study.evaluate_runs
     monkeypatch.setattr(_study, "evaluate_runs", evaluates)
-    runs = _finished.FinishedRuns(tmp_path / "results" / "runs.jsonl", ["success", "time/step_s"])
+    runs = _finished.FinishedRuns(tmp_path / "results" / "runs.jsonl", ["success", "time/"])
     first = runs.of("household/grpo-0", recipe(tmp_path / "runs"), 2)
     assert {policy: len(bits) for policy, bits in first.won["seen"].items()} == {"start": 2, "without": 2}
     assert len(_study.step_seconds(first.metrics)) == 1 and all("rollout/success" not in m for m in first.metrics)
+    assert any("time/rollout_s" in m for m in first.metrics), "all that begin alike"
 
     other = runs.of("household/other-0", recipe(tmp_path / "runs", "--run.name=other-0", "--optim.lr=0.5"), 2)
     assert len(evaluated) == 2, "the starting policy plays each split once for all runs that begin alike"

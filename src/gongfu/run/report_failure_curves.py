@@ -51,7 +51,11 @@ def figure_of(train: Sequence[Record]) -> Figure:
     _shares(measured, train, MEASURED, "Why episodes failed, as measured", modes)
     likeness = (("prediction/similarity_success", "successes", BLUE), ("prediction/similarity_failure", "failures", ORANGE))
     _lines(foreseen, train, "Foreseen observations", "likeness to what came", likeness)
-    told = (("failures/agreement", "named as measured", BLUE), ("failures/unreadable", "unreadable", GREY))
+    told = (
+        ("failures/agreement", "named as measured", BLUE),
+        ("failures/critical_step_agreement", "step of no return as measured", GREEN),
+        ("failures/unreadable", "unreadable", GREY),
+    )
     _lines(agreement, train, "What the agent says of its failures", "share of the failures", told)
     for axes in figure.axes:
         over_steps(axes)
