@@ -14,7 +14,7 @@ gates would have let in.
     python learning/r_align_validity.py --run runs/learn-uniskill-nano/plus-0@30      # policy and bank of a checkpoint
     python learning/r_align_validity.py --out runs/r-align-validity-start             # nano as it ships, an empty bank
     python learning/r_align_validity.py --group-size 32 --out runs/r-align-validity-32      # that with more references
-    python learning/r_align_validity.py --proposals 2 --accepted 0 --rollouts 2 --out /tmp/try
+    python learning/r_align_validity.py --proposals 2 --accepted 0 --rollouts 2 --out runs/try
 
 The paper measures during training, and so does the result `r_align_validity`; that of nano as it ships ends in `_start`. A
 result needs at least 60 texts with 32 + 32 episodes. What was measured lies in the folder --out: a run that was killed goes

@@ -3,15 +3,16 @@
 Arms: `grpo`, `gigpo` and `role-agent`, the latter two with (`-std`) and without a deviation in the denominator; Role-Agent
 without its predictions (`no-wia`), without its failure curriculum (`no-aiw`), and with longer horizons (`h10`, `h20`: shares
 of the longest episode). `oracle`: no predictions, and failures are read as they really were, which nano cannot: what the
-failure curriculum could be worth. `reward`: the last step's prediction scales all steps of an episode alike. All play the same number of episodes. `differences`: success less that of grpo, gigpo-std
-and gigpo on the same tasks, averaged over seeds, with a paired bootstrap over tasks.
+failure curriculum could be worth. `reward`: the last step's prediction scales all steps of an episode alike. All play the same
+number of episodes. `differences`: success less that of grpo, gigpo-std and gigpo on the same tasks, averaged over seeds, with a
+paired bootstrap over tasks.
 
 Held out are new homes of the families that training shows, or other products of the kinds that it asks for ("seen"), and homes
 of other families, other kinds of products ("unseen": nano-webshop knows few of their ids and can hardly buy them).
 
     python learning/role_agent_nano.py                                        # 2 suites, 10 and 9 arms, 3 seeds: hours
     python learning/role_agent_nano.py --suites webshop --arms grpo gigpo role-agent --seeds 0
-    python learning/role_agent_nano.py --suites household --seeds 0 --steps 2 --tasks 4 --runs /tmp/try
+    python learning/role_agent_nano.py --suites household --seeds 0 --steps 2 --tasks 4 --runs runs/try
 
 Runs lie in --runs: one that was killed goes on. What finished runs showed is kept in benchmarks/results (of a smaller study in
 --runs), and they are not trained again; so the arms may be run one by one, on several machines too.

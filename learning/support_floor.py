@@ -5,7 +5,7 @@ and KEEP are always legal; UPDATE is counted in steps in which at least half of 
 proposal say nothing. The numbers come from metrics.jsonl.
 
     python learning/support_floor.py                                # 2 arms x 3 seeds
-    python learning/support_floor.py --seeds 0 --steps 2 --runs /tmp/try
+    python learning/support_floor.py --seeds 0 --steps 2 --runs runs/try
 
 Runs lie in --runs, with those of uniskill_household_nano.py: a finished one is not trained again, one that was killed goes on.
 """

@@ -10,7 +10,7 @@ that of grpo on the same tasks, both averaged over seeds, with a paired bootstra
 
     python learning/uniskill_household_nano.py                                          # 2 arms x 3 seeds
     python learning/uniskill_household_nano.py --peers frozen-writer no-r-align
-    python learning/uniskill_household_nano.py --seeds 0 --steps 2 --tasks 4 --runs /tmp/try
+    python learning/uniskill_household_nano.py --seeds 0 --steps 2 --tasks 4 --runs runs/try
 
 Runs lie in --runs: a finished one is not trained again, one that was killed goes on.
 """
