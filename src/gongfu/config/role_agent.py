@@ -30,7 +30,7 @@ class PredictionConfig(Section):
     pays, less so with a low `method.gamma`."""
     scales: Literal["returns", "reward"] = "returns"
     """returns: the discounted return of every step by its own predictions. reward: the final reward by the last step's (public
-    code), so that prediction counts in the episode term too."""
+    code), so that prediction counts in the episode term too, and no step is favoured for being predictable."""
     temperature: float = Field(default=1.0, ge=0)
     max_response: Positive = 128
     """Tokens of one predicted observation."""
