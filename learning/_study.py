@@ -184,6 +184,32 @@ def plot(curves: dict[str, list[tuple[int, float]]], title: str, path: Path, yla
     plt.close(figure)
 
 
+def forest(found: Mapping[str, Mapping[str, Mapping[str, Any]]], title: str, path: Path, name: str = "without") -> None:
+    """What `differences` gives, one line an arm, one panel a split: the mean, its interval and each seed (a ring)."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    size = (10, 1.4 + 0.36 * len(found))
+    figure, row = plt.subplots(1, len(SPLITS), figsize=size, dpi=140, sharex=True, sharey=True, squeeze=False)
+    for axes, split in zip(row[0], SPLITS, strict=True):
+        for y, rows in enumerate(found.values()):
+            d = rows[split][name]
+            axes.plot([d["low"], d["high"]], [y, y], color="#1f77b4", lw=2)
+            axes.plot(d["mean"], y, "o", color="#1f77b4")
+            axes.plot(d["seeds"], [y] * len(d["seeds"]), "o", mfc="none", color="#888888", ms=5)
+        axes.axvline(0, color="black", lw=0.8)
+        axes.set(title=f"held out, {split}", yticks=range(len(found)), yticklabels=found)
+        axes.grid(axis="x", alpha=0.3)
+    row[0][0].invert_yaxis()
+    figure.suptitle(title)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    plt.close(figure)
+
+
 def stacked(panels: Mapping[str, Mapping[str, Sequence[float]]], title: str, path: Path, *, window: int = 5) -> None:
     """Shares over the steps, one panel an arm (arm -> name -> share in each step), as running means."""
     import matplotlib

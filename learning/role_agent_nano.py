@@ -29,7 +29,7 @@ from statistics import fmean, median
 from typing import Any
 
 from _finished import Finished, FinishedRuns
-from _study import ROOT, Metrics, curves, differences, mean_shares, plot, recipe_of, record, shares, stacked, step_seconds
+from _study import ROOT, Metrics, differences, forest, mean_shares, recipe_of, record, shares, stacked, step_seconds
 
 ARMS: dict[str, tuple[str, list[str]]] = {
     "grpo": ("grpo", []),
@@ -102,7 +102,10 @@ def study(suite: str, options: argparse.Namespace, finished: FinishedRuns, *, fu
     won = {arm: [run.won for run in runs[arm]] for arm in arms}
     metrics = {arm: [run.metrics for run in runs[arm]] for arm in arms}
     folder = ROOT / "docs" / "plots" if full else options.runs
-    plot(curves(metrics), f"GRPO, GiGPO and Role-Agent, {suite}, nano", folder / f"role_agent_{suite}_nano.png")
+    base = "gigpo" if "gigpo" in arms else "grpo"
+    found = {arm: differences(won[arm], won[base], names=("without",)) for arm in arms if arm != base}
+    if found:
+        forest(found, f"{suite}, nano: success less that of {base}", folder / f"role_agent_{suite}_nano.png")
     steered = {arm: drawn(metrics[arm]) for arm in ("no-aiw", "role-agent", "oracle") if arm in arms}
     if any(len(kinds) > 1 for kinds in steered.values()):
         stacked(steered, f"Kinds of tasks drawn, {suite}, nano", folder / f"role_agent_{suite}_draws.png")
