@@ -1,4 +1,4 @@
-"""Where an episode went out of reach: a scripted expert takes it over after ever more of its steps."""
+"""Where an episode went out of reach: scripted experts take it over after ever more of its steps."""
 
 from __future__ import annotations
 
@@ -8,27 +8,38 @@ from gongfu.core.errors import EnvError, TaskError
 from gongfu.core.records import Task, Trajectory
 from gongfu.envs.protocol import Expert, Suite, prepare
 
+TRIES = 8
+"""Experts that take over at each step: one that searches in an unlucky order says nothing."""
 
-def critical_step(suite: Suite, failed: Trajectory, expert_of: Callable[[Task], Expert]) -> int | None:
-    """Number, from 1, of the step after which the suite's expert succeeds no more within the suite's limit of steps.
 
-    Found by halving: what is lost stays lost. None where the expert does not even succeed from the start or cannot act, or
-    where the environment, played again, shows something else than it did.
+def critical_step(suite: Suite, failed: Trajectory, expert_for: Callable[[Task, int], Expert]) -> int | None:
+    """Number, from 1, of the step after which no expert succeeds any more within the suite's limit of steps.
+
+    `expert_for` (task, number of the try) gives a fresh one. Found by halving: what is lost stays lost. None where none
+    succeeds from the start or can act, or where the environment, played again, shows something else than it did.
     """
     prepare(suite)
     fine, late = 0, len(failed.turns)
     try:
-        if not _succeeds(suite, failed, fine, expert_of(failed.task)):
+        if not _can_be_won(suite, failed, fine, expert_for):
             return None
         while late - fine > 1:
             middle = (fine + late) // 2
-            won = _succeeds(suite, failed, middle, expert_of(failed.task))
+            won = _can_be_won(suite, failed, middle, expert_for)
             if won is None:
                 return None
             fine, late = (middle, late) if won else (fine, middle)
     except (TaskError, EnvError):
         return None
     return late
+
+
+def _can_be_won(suite: Suite, episode: Trajectory, steps: int, expert_for: Callable[[Task, int], Expert]) -> bool | None:
+    for number in range(TRIES):
+        won = _succeeds(suite, episode, steps, expert_for(episode.task, number))
+        if won is not False:
+            return won
+    return False
 
 
 def _succeeds(suite: Suite, episode: Trajectory, steps: int, expert: Expert) -> bool | None:

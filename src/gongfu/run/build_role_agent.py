@@ -49,8 +49,7 @@ def build_role_agent(recipe: Recipe, s: RoleAgentConfig, engine: Engine, collect
 def _onlooker(s: RoleAgentConfig, engine: Engine, suite: Any, seed: int) -> AgentInWorld:
     point = None
     if hasattr(suite, "expert"):
-        experts = expert_for(suite, seed)
-        point = partial(critical_step, suite, expert_of=lambda task: experts(task, 0))
+        point = partial(critical_step, suite, expert_for=expert_for(suite, seed))
     diagnose = suite if hasattr(suite, "diagnose") else None
     return AgentInWorld(engine, ACTOR, s.failures, suite.failure_modes, seed, diagnose, point)
 

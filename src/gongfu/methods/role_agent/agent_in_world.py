@@ -74,7 +74,7 @@ class AgentInWorld:
     diagnose: Diagnoses | None = None
     """The suite, where it can tell failure modes itself."""
     critical_step: Callable[[Trajectory], int | None] | None = None
-    """The step after which an expert could not have helped, where the suite has one; None = it cannot be told."""
+    """The step after which no expert could have helped, where the suite has one; None = it cannot be told."""
 
     def read(self, failed: Sequence[Trajectory], step: int) -> tuple[list[Failure], dict[str, float]]:
         """A failure for every failed episode, and how often what was written can be read and is what the suite measures."""
